@@ -1,0 +1,125 @@
+"""Every error of the gateway, and the HTTP answer that each becomes.
+
+GatewayError
+├── InvalidRequest          400  the client sent something that cannot be served
+│   └── ContextTooLong      400  code context_length_exceeded
+├── InvalidKey              401  unknown, malformed, revoked or expired key: one body for all
+├── Forbidden               403  the key is good but may not do this
+├── ModelNotFound           404  unknown, or not allowed to this key
+├── BodyTooLarge            413
+├── RateLimited             429  a token bucket has not enough; `retry_after_ms` None means never
+├── QueueFull               429  the queue of the tenant or tier is full
+├── RequestFailed           500  the engine ended this request with an error
+├── WorkerLost              502  the attempt was lost after it had started
+├── Unavailable             503  no worker, no NATS, no Postgres, draining
+└── DeadlineExceeded        504  nobody could start it in time
+
+`gateway.api.errors` is the only place that turns them into responses.
+"""
+
+from typing import ClassVar
+
+
+class GatewayError(Exception):
+    """An error with a message for the client. `status`, `type` and `code` are OpenAI's."""
+
+    status: ClassVar[int] = 500
+    type: str = "server_error"
+    code: str | None = None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_ms: int | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after_ms = retry_after_ms
+        self.headers = headers or {}
+        if code is not None:
+            self.code = code
+
+    @property
+    def should_retry(self) -> bool | None:
+        """The `x-should-retry` header: None leaves the decision to the client's own rules."""
+        return None
+
+
+class InvalidRequest(GatewayError):
+    status = 400
+    type = "invalid_request_error"
+
+
+class ContextTooLong(InvalidRequest):
+    code = "context_length_exceeded"
+
+
+class InvalidKey(GatewayError):
+    status = 401
+    type = "invalid_request_error"
+    code = "invalid_api_key"
+
+
+class Forbidden(GatewayError):
+    status = 403
+    type = "invalid_request_error"
+    code = "insufficient_permissions"
+
+
+class ModelNotFound(GatewayError):
+    status = 404
+    type = "invalid_request_error"
+    code = "model_not_found"
+
+
+class BodyTooLarge(GatewayError):
+    status = 413
+    type = "invalid_request_error"
+    code = "request_too_large"
+
+
+class RateLimited(GatewayError):
+    """`kind` is the bucket that refused: requests or tokens."""
+
+    status = 429
+    code = "rate_limit_exceeded"
+
+    def __init__(
+        self, message: str, *, kind: str, retry_after_ms: int | None, headers: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(message, retry_after_ms=retry_after_ms, headers=headers)
+        self.type = kind
+
+    @property
+    def should_retry(self) -> bool | None:
+        return self.retry_after_ms is not None
+
+
+class QueueFull(GatewayError):
+    status = 429
+    type = "requests"
+    code = "slow_down"
+
+
+class RequestFailed(GatewayError):
+    code = "engine_error"
+
+
+class WorkerLost(GatewayError):
+    status = 502
+    code = "worker_lost"
+
+
+class Unavailable(GatewayError):
+    status = 503
+    code = "server_is_overloaded"
+
+
+class DeadlineExceeded(GatewayError):
+    status = 504
+    code = "deadline_exceeded"

@@ -1,0 +1,113 @@
+"""Every NATS subject, stream, consumer and bucket, as functions. No other module spells one.
+
+Ids that reach a subject are ours and match `TOKEN`; a client's text never gets here.
+"""
+
+import re
+import time
+
+from nats.js import api
+
+JOBS_MSGS_MAX = 20_000
+JOBS_BYTES_MAX = 512 * 1024 * 1024
+JOBS_MSGS_PER_TENANT_MAX = 2_000
+USAGE_BYTES_MAX = 1024 * 1024 * 1024
+USAGE_DUPLICATE_WINDOW_S = 600
+USAGE_ACK_WAIT_S = 30
+
+USAGE_STREAM = "USAGE"
+USAGE_CONSUMER = "ledger"
+USAGE_SUBJECT = "forebay.v1.usage"
+CARD_BUCKET = "forebay-cards"
+GATEWAY_BEATS = "forebay.v1.beat.gateway.*"
+WORKER_BEATS = "forebay.v1.beat.worker.*"
+WAKE_ALL = "forebay.v1.wake.>"
+
+TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def token(value: str) -> str:
+    """`value` if it may stand in a subject. Raises ValueError otherwise."""
+    if not TOKEN.fullmatch(value):
+        msg = f"not usable in a NATS subject: {value[:80]!r}"
+        raise ValueError(msg)
+    return value
+
+
+def job_subject(pool: str, tier: int, tenant: str) -> str:
+    return f"forebay.v1.job.{token(pool)}.{tier}.{token(tenant)}"
+
+
+def job_filter(pool: str, tier: int) -> str:
+    return f"forebay.v1.job.{token(pool)}.{tier}.*"
+
+
+def wake_filter(pool: str) -> str:
+    return f"forebay.v1.wake.job.{token(pool)}.>"
+
+
+def frame_subject(gateway: str) -> str:
+    return f"forebay.v1.frame.{token(gateway)}"
+
+
+def cancel_subject(worker: str) -> str:
+    return f"forebay.v1.cancel.{token(worker)}"
+
+
+def worker_beat_subject(worker: str) -> str:
+    return f"forebay.v1.beat.worker.{token(worker)}"
+
+
+def gateway_beat_subject(gateway: str) -> str:
+    return f"forebay.v1.beat.gateway.{token(gateway)}"
+
+
+def jobs_stream_name(pool: str, tier: int) -> str:
+    return f"JOBS_{token(pool)}_{tier}"
+
+
+def jobs_stream(pool: str, tier: int) -> api.StreamConfig:
+    """The bounded queue of one pool and tier.
+
+    `first_seq` is the time in microseconds, so that a sequence number from before a server restart (memory
+    streams come back empty) can never name another request's job.
+    """
+    return api.StreamConfig(
+        name=jobs_stream_name(pool, tier),
+        subjects=[job_filter(pool, tier)],
+        retention=api.RetentionPolicy.LIMITS,
+        storage=api.StorageType.MEMORY,
+        discard=api.DiscardPolicy.NEW,
+        discard_new_per_subject=True,
+        max_msgs=JOBS_MSGS_MAX,
+        max_bytes=JOBS_BYTES_MAX,
+        max_msgs_per_subject=JOBS_MSGS_PER_TENANT_MAX,
+        allow_direct=True,
+        allow_msg_ttl=True,
+        first_seq=time.time_ns() // 1_000,
+        republish=api.RePublish(
+            src=f"forebay.v1.job.{token(pool)}.>", dest=f"forebay.v1.wake.job.{token(pool)}.>", headers_only=True
+        ),
+    )
+
+
+def usage_stream() -> api.StreamConfig:
+    return api.StreamConfig(
+        name=USAGE_STREAM,
+        subjects=[USAGE_SUBJECT],
+        retention=api.RetentionPolicy.WORK_QUEUE,
+        storage=api.StorageType.FILE,
+        discard=api.DiscardPolicy.NEW,
+        max_bytes=USAGE_BYTES_MAX,
+        duplicate_window=USAGE_DUPLICATE_WINDOW_S,
+    )
+
+
+def usage_consumer() -> api.ConsumerConfig:
+    return api.ConsumerConfig(
+        durable_name=USAGE_CONSUMER,
+        ack_policy=api.AckPolicy.EXPLICIT,
+        ack_wait=USAGE_ACK_WAIT_S,
+        max_deliver=-1,
+        max_ack_pending=20_000,
+    )

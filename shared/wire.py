@@ -1,0 +1,222 @@
+"""Everything that travels over NATS, as msgspec Structs encoded to MessagePack arrays.
+
+Fields are append-only: a new field goes last and has a default, so that an old reader skips it and a new
+reader of an old message finds the default. Nothing here knows how a message is delivered.
+
+Token ids travel as little-endian u32 bytes (`pack_ids`): 4 bytes an id, no Python integers in between.
+"""
+
+import sys
+from array import array
+from typing import Final, Literal, TypeVar
+
+import msgspec
+
+CancelReason = Literal["client", "duplicate", "deadline", "slow_reader", "shutdown"]
+Finish = Literal["stop", "length"]
+Outcome = Literal["finished", "cancelled", "error", "lost"]
+
+_SWAP: Final = sys.byteorder == "big"
+
+
+def pack_ids(ids: "list[int] | tuple[int, ...]") -> bytes:
+    """Token ids, each 0 <= id < 2**32, as little-endian u32 bytes. Raises OverflowError outside that range."""
+    packed = array("I", ids)
+    if _SWAP:
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def unpack_ids(data: bytes) -> list[int]:
+    """The inverse of `pack_ids`. Raises ValueError if the length is not a multiple of 4."""
+    packed = array("I")
+    packed.frombytes(data)
+    if _SWAP:
+        packed.byteswap()
+    return packed.tolist()
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Base of every wire Struct."""
+
+
+class Sampling(Message):
+    """How each choice of a request is sampled. The gateway has validated every field and filled every default."""
+
+    max_tokens: int  # per choice, >= 1
+    temperature: float = 1.0  # 0 is greedy
+    top_p: float = 1.0  # 0 < top_p <= 1
+    seed: int = 0  # 64 bits, drawn by the gateway when the client sent none
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, bias in [-100, 100])
+    logprobs: int | None = None  # how many alternatives per token; 0 = the chosen one only; None = off
+
+
+class Job(Message):
+    """One attempt at one HTTP request. Choice `c` continues prompt `c // n`; there are `len(prompts) * n`."""
+
+    request: str  # UUIDv7, the response's x-request-id
+    attempt: int  # 1, 2, ...
+    gateway: str  # whose frame subject receives the answer
+    tenant: str
+    key: str
+    model: str  # id of the row in `models`
+    card: str  # digest of the model card that the prompts were encoded with
+    tier: int  # 0 is the most urgent
+    prompts: tuple[bytes, ...]  # packed ids, none empty
+    n: int
+    sampling: Sampling
+    cache_salt: bytes
+    wait_ms: int  # the worker may drop the job unstarted when it is this old
+    run_ms: int  # the worker may stop it when it has run this long
+
+
+class Accepted(Message, tag="accepted"):
+    """The worker has claimed (request, attempt) and owns it. Always seq 0."""
+
+    request: str
+    attempt: int
+
+
+class TokenLogprob(Message):
+    """Log-probabilities (nats) at one position, of the unmodified distribution."""
+
+    id: int
+    logprob: float
+    text: bytes  # the token's own bytes, perhaps half a character
+    top: tuple[tuple[int, float, bytes], ...] = ()  # (token id, logprob, bytes), most likely first
+
+
+class Chunk(Message, tag="chunk"):
+    """What one step added to one choice. `text` may be empty while `ids` is not (half a character, a possible
+    stop string); text never travels without the ids that it belongs to or follows."""
+
+    request: str
+    attempt: int
+    seq: int  # 1, 2, ... over all choices of the attempt
+    choice: int
+    ids: bytes
+    text: str
+    finish: Finish | None = None  # set on the last chunk of the choice
+    logprobs: tuple[TokenLogprob, ...] | None = None  # one per id when asked for
+
+
+class End(Message, tag="end"):
+    """The attempt is over; nothing follows. Sent after its usage event is durable (or after 5 s of trying)."""
+
+    request: str
+    attempt: int
+    seq: int  # one above the last chunk's
+    outcome: Outcome
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    error: str | None = None  # stable code: does_not_fit, engine_error, card_mismatch, shutdown
+    message: str | None = None  # one sentence for the client
+
+
+class RollEntry(Message):
+    """What a worker holds for a gateway: the last seq sent and the tokens generated so far."""
+
+    request: str
+    attempt: int
+    seq: int
+    tokens: int
+
+
+class Roll(Message, tag="roll"):
+    """All attempts that the worker holds for one gateway, once a second, on the frame subject itself so that it
+    can never overtake the chunks."""
+
+    entries: tuple[RollEntry, ...]
+
+
+class Frame(Message):
+    """All items of one step for one gateway, in order."""
+
+    worker: str
+    items: tuple[Accepted | Chunk | End | Roll, ...]
+
+
+class Cancel(Message):
+    """Gateway to worker: stop (request, attempt). Idempotent; unknown ids are ignored."""
+
+    request: str
+    attempt: int
+    reason: CancelReason
+
+
+class WorkerBeat(Message):
+    """Four times a second, from the event loop, on the connection that carries frames."""
+
+    worker: str
+    incarnation: str  # new at each process start
+    pool: str
+    model: str  # served name
+    card: str  # digest in the object store
+    ready: bool  # loaded, healthy, and claiming
+    draining: bool
+    running: int
+    waiting: int
+    blocks_free: int
+    blocks_total: int
+    step_age_ms: int  # since the engine last finished a step while it had work; 0 when idle
+
+
+class GatewayBeat(Message):
+    """Four times a second."""
+
+    gateway: str
+    incarnation: str
+
+
+class UsageEvent(Message):
+    """The bill of one attempt. Key: (request, attempt)."""
+
+    request: str
+    attempt: int
+    final: bool
+    tenant: str
+    key: str
+    model: str
+    tier: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    recomputed_tokens: int
+    finish: str  # stop, length, mixed (choices differ), cancelled, error, lost
+    ttft_ms: int | None
+    total_ms: int
+    worker: str
+    gateway: str
+
+
+class ModelCard(Message):
+    """All that a gateway needs to serve a model without its files."""
+
+    name: str
+    pool: str
+    context_length: int  # tokens, prompt + output
+    vocab_size: int  # rows of the logits
+    tokenizer: bytes  # tokenizers JSON
+    chat_template: str | None
+    bos_id: int | None
+    eos_ids: tuple[int, ...]
+    add_bos: bool  # a bare prompt gets bos_id in front
+    special_ids: tuple[int, ...]
+    request_tokens_max: int  # prompt + output that the worker's KV pool can ever hold, <= context_length
+
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_encoder: Final = msgspec.msgpack.Encoder()
+
+
+def encode(message: Message) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode(data: bytes, kind: type[T]) -> T:
+    """Decode one message. Raises `msgspec.DecodeError` (or its ValidationError) for anything else."""
+    return msgspec.msgpack.decode(data, type=kind)
