@@ -1,0 +1,55 @@
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from tests import services
+
+
+@pytest.fixture
+def nats_server() -> Iterator[services.NatsServer]:
+    """A nats-server of the test's own: it may be stopped, killed and emptied."""
+    with services.nats_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """One Postgres for the whole run."""
+    with services.postgres_server() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def template_database(postgres_url: str) -> str:
+    """A migrated database that each test clones."""
+    import asyncpg
+
+    from gateway.db.migrate import upgrade
+
+    async def create() -> None:
+        connection = await asyncpg.connect(postgres_url)
+        try:
+            await connection.execute("CREATE DATABASE forebay_template")
+        finally:
+            await connection.close()
+
+    asyncio.run(create())
+    asyncio.run(upgrade(services.database_url(postgres_url, "forebay_template")))
+    return "forebay_template"
+
+
+@pytest.fixture
+async def database_url(postgres_url: str, template_database: str) -> AsyncIterator[str]:
+    """The URL of a fresh, migrated database."""
+    import asyncpg
+
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        await connection.execute(f'CREATE DATABASE "{name}" TEMPLATE {template_database}')
+        yield services.database_url(postgres_url, name)
+        await connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+    finally:
+        await connection.close()
