@@ -1,0 +1,123 @@
+"""RMSNorm, alone and fused with the addition of the residual (Zhang & Sennrich, arXiv 1910.07467).
+
+    y = x / sqrt(mean(x^2) + eps) * weight
+
+Owns two Triton kernels, one program a row, and their launchers. Knows nothing of where in a decoder a norm stands.
+Invariant: a row is read once, squared and summed in float32, and rounded once on the way out.
+"""
+
+from typing import Any, cast
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def _normalise(
+    x: tl.tensor, weight_ptr: tl.tensor, columns: tl.tensor, mask: tl.tensor, eps: tl.tensor, HIDDEN: tl.constexpr
+) -> tl.tensor:
+    rms_inverse = tl.rsqrt(tl.sum(x * x, axis=0) / HIDDEN + eps)
+    weight = tl.load(weight_ptr + columns, mask=mask, other=0.0).to(tl.float32)
+    return x * rms_inverse * weight
+
+
+@triton.jit
+def _rms_norm_kernel(
+    y_ptr: tl.tensor,  # [tokens, hidden]
+    x_ptr: tl.tensor,  # [tokens, hidden]
+    weight_ptr: tl.tensor,  # [hidden]
+    y_stride: tl.tensor,
+    x_stride: tl.tensor,
+    eps: tl.tensor,
+    HIDDEN: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    mask = columns < HIDDEN
+    x = tl.load(x_ptr + row * x_stride + columns, mask=mask, other=0.0).to(tl.float32)
+    y = _normalise(x, weight_ptr, columns, mask, eps, HIDDEN)
+    tl.store(y_ptr + row * y_stride + columns, y, mask=mask)
+
+
+@triton.jit
+def _add_rms_norm_kernel(
+    x_ptr: tl.tensor,  # [tokens, hidden] becomes the norm of the sum
+    residual_ptr: tl.tensor,  # [tokens, hidden] becomes the sum
+    weight_ptr: tl.tensor,  # [hidden]
+    x_stride: tl.tensor,
+    residual_stride: tl.tensor,
+    eps: tl.tensor,
+    HIDDEN: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    mask = columns < HIDDEN
+    x_row = x_ptr + row * x_stride + columns
+    residual_row = residual_ptr + row * residual_stride + columns
+    x = tl.load(x_row, mask=mask, other=0.0)
+    residual = tl.load(residual_row, mask=mask, other=0.0)
+    # The norm is taken of the rounded sum, the very value that the next layer adds to.
+    total = (x.to(tl.float32) + residual.to(tl.float32)).to(residual.dtype)
+    y = _normalise(total.to(tl.float32), weight_ptr, columns, mask, eps, HIDDEN)
+    tl.store(residual_row, total, mask=mask)
+    tl.store(x_row, y, mask=mask)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """See `Ops.rms_norm`. Rows may lie apart; the last dimension is contiguous."""
+    tokens, hidden = x.shape
+    assert x.stride(1) == 1
+    assert weight.shape == (hidden,)
+    assert weight.is_contiguous()
+    y = x.new_empty(x.shape)
+    if tokens == 0:
+        return y
+    block = triton.next_power_of_2(hidden)
+    cast("Any", _rms_norm_kernel)[(tokens,)](
+        y,
+        x,
+        weight,
+        y.stride(0),
+        x.stride(0),
+        eps,
+        HIDDEN=hidden,
+        BLOCK=block,
+        num_warps=_warps(block),
+        enable_fp_fusion=True,
+    )
+    return y
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """See `Ops.add_rms_norm`. Both inputs are overwritten, and returned."""
+    tokens, hidden = x.shape
+    assert x.shape == residual.shape
+    assert x.dtype == residual.dtype
+    assert x.stride(1) == 1
+    assert residual.stride(1) == 1
+    assert weight.shape == (hidden,)
+    assert weight.is_contiguous()
+    if tokens == 0:
+        return x, residual
+    block = triton.next_power_of_2(hidden)
+    cast("Any", _add_rms_norm_kernel)[(tokens,)](
+        x,
+        residual,
+        weight,
+        x.stride(0),
+        residual.stride(0),
+        eps,
+        HIDDEN=hidden,
+        BLOCK=block,
+        num_warps=_warps(block),
+        enable_fp_fusion=True,
+    )
+    return x, residual
+
+
+def _warps(block: int) -> int:
+    """Eight elements or more a thread: fewer leave threads idle in the reduction."""
+    return min(max(block // 256, 1), 8)

@@ -1,0 +1,47 @@
+"""The gated activation of a SwiGLU feed-forward: silu(gate) * up (Shazeer, arXiv 2002.05202).
+
+Owns the Triton kernel and its launcher; the gate and up projections lie next to each other in each row.
+Invariant: computed in float32, rounded once.
+"""
+
+from typing import Any, cast
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_BLOCK = 1024
+
+
+@triton.jit
+def _silu_and_mul_kernel(
+    y_ptr: tl.tensor,  # [tokens, intermediate]
+    gate_up_ptr: tl.tensor,  # [tokens, 2 * intermediate]
+    gate_up_stride: tl.tensor,
+    INTERMEDIATE: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = columns < INTERMEDIATE
+    gate_row = gate_up_ptr + row * gate_up_stride
+    gate = tl.load(gate_row + columns, mask=mask, other=0.0).to(tl.float32)
+    up = tl.load(gate_row + INTERMEDIATE + columns, mask=mask, other=0.0).to(tl.float32)
+    y = gate / (1.0 + tl.exp(-gate)) * up
+    tl.store(y_ptr + row * INTERMEDIATE + columns, y, mask=mask)
+
+
+def silu_and_mul(gate_up: Tensor) -> Tensor:
+    """See `Ops.silu_and_mul`. Rows may lie apart; the last dimension is contiguous."""
+    tokens, width = gate_up.shape
+    assert width % 2 == 0
+    assert gate_up.stride(1) == 1
+    intermediate = width // 2
+    y = gate_up.new_empty((tokens, intermediate))
+    if tokens == 0:
+        return y
+    block = min(_BLOCK, triton.next_power_of_2(intermediate))
+    cast("Any", _silu_and_mul_kernel)[(tokens, triton.cdiv(intermediate, block))](
+        y, gate_up, gate_up.stride(0), INTERMEDIATE=intermediate, BLOCK=block, enable_fp_fusion=True
+    )
+    return y

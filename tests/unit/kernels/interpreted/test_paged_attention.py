@@ -1,0 +1,206 @@
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.unit.kernels.interpreted.near import assert_near, sparse
+
+NAN = float("nan")
+
+
+@dataclass
+class Step:
+    """One call's arguments. `lens` are (query, context) per sequence."""
+
+    q: Tensor
+    k_cache: Tensor
+    v_cache: Tensor
+    block_tables: Tensor
+    query_start: Tensor
+    context_lens: Tensor
+
+    @classmethod
+    def of(cls, lens, *, heads=4, kv_heads=2, head_dim=32, block_size=16, dtype=torch.float32) -> "Step":
+        """Random queries over a pool in which every slot that no context covers, and the null block, is NaN."""
+        needed = [-(-context // block_size) for _, context in lens]
+        free = iter((torch.randperm(sum(needed)) + 1).tolist())  # tables in no order
+        tables = torch.zeros(len(lens), max(*needed, 1, 1), dtype=torch.int32)
+        shape = (sum(needed) + 1, block_size, kv_heads, head_dim)
+        k_cache, v_cache = (torch.full(shape, NAN, dtype=dtype) for _ in range(2))
+        for table, blocks, (_, context) in zip(tables, needed, lens, strict=True):
+            table[:blocks] = torch.tensor([next(free) for _ in range(blocks)], dtype=torch.int32)
+            for cache in (k_cache, v_cache):
+                content = torch.full((blocks * block_size, kv_heads, head_dim), NAN)
+                content[:context] = torch.randn(context, kv_heads, head_dim)
+                cache[table[:blocks].long()] = content.view(blocks, *shape[1:]).to(dtype)
+        queries = [query for query, _ in lens]
+        start = torch.tensor([0, *queries]).cumsum(0).to(torch.int32)
+        contexts = torch.tensor([context for _, context in lens], dtype=torch.int32)
+        q = torch.randn(sum(queries), heads, head_dim).to(dtype)
+        return cls(q, k_cache, v_cache, tables, start, contexts)
+
+    def run(self, ops) -> Tensor:
+        return ops.paged_attention(
+            self.q,
+            self.k_cache,
+            self.v_cache,
+            block_tables=self.block_tables,
+            query_start=self.query_start,
+            context_lens=self.context_lens,
+            scale=self.q.shape[2] ** -0.5,
+        )
+
+    def exact(self, truth) -> Tensor:
+        floats = replace(self, q=self.q.float(), k_cache=self.k_cache.float(), v_cache=self.v_cache.float())
+        return floats.run(truth)
+
+
+# Contexts around the block (16), the tile of keys (32) and their multiples.
+CONTEXTS = [1, 15, 16, 17, 31, 32, 33, 64, 65]
+
+
+@pytest.mark.parametrize("query", [1, 9], ids=lambda query: f"query{query}")
+def test_every_context_length(ops, truth, query) -> None:
+    step = Step.of([(min(query, context), context) for context in CONTEXTS], heads=2, kv_heads=1)
+    assert_near(step.run(ops), step.exact(truth))
+
+
+def test_whole_prompts_of_every_length(ops, truth) -> None:
+    step = Step.of([(context, context) for context in CONTEXTS], heads=2, kv_heads=1)
+    assert_near(step.run(ops), step.exact(truth))
+
+
+# Groups that do and do not divide the rows of a tile, fill it, and exceed it.
+@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (4, 2), (5, 1), (7, 1), (9, 3), (16, 1), (17, 1)])
+def test_every_group(ops, truth, heads, kv_heads) -> None:
+    step = Step.of([(1, 20), (5, 5), (2, 40)], heads=heads, kv_heads=kv_heads)
+    assert_near(step.run(ops), step.exact(truth))
+
+
+@pytest.mark.parametrize("head_dim", [8, 64, 80, 96, 128, 256])
+def test_every_head_dim(ops, truth, dtype, head_dim) -> None:
+    step = Step.of([(1, 33), (5, 5)], heads=2, kv_heads=1, head_dim=head_dim, dtype=dtype)
+    assert_near(step.run(ops), step.exact(truth))
+
+
+@pytest.mark.parametrize("block_size", [1, 8, 32, 64, 128])
+def test_every_block_size(ops, truth, block_size) -> None:
+    step = Step.of([(1, 33), (5, 64), (3, 65)], heads=2, kv_heads=1, block_size=block_size)
+    assert_near(step.run(ops), step.exact(truth))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_mixed_batches(ops, truth, seed) -> None:
+    torch.manual_seed(seed)
+    lens = [(int(torch.randint(0, context + 1, ())), context) for context in torch.randint(1, 50, (5,)).tolist()]
+    step = Step.of([*lens, (1, 50)], heads=6, kv_heads=2)
+    assert_near(step.run(ops), step.exact(truth))
+
+
+def test_sequences_without_queries_take_no_part(ops) -> None:
+    quiet = Step.of([(2, 20), (3, 3)])
+    padded = replace(
+        quiet,
+        query_start=torch.tensor([0, 0, 2, 2, 5, 5, 5], dtype=torch.int32),
+        context_lens=torch.tensor([7, 20, 0, 3, 0, 0], dtype=torch.int32),
+        block_tables=torch.stack(
+            [
+                quiet.block_tables[0] * 0,
+                quiet.block_tables[0],
+                quiet.block_tables[0] * 0,
+                quiet.block_tables[1],
+                *[quiet.block_tables[0] * 0] * 2,
+            ]
+        ),
+    )
+    assert torch.equal(padded.run(ops), quiet.run(ops))
+
+
+def test_a_row_without_context_is_zero(ops) -> None:
+    step = Step.of([(1, 9), (1, 1), (1, 9)])
+    step.context_lens[1] = 0
+    out = step.run(ops)
+    assert torch.equal(out[1], torch.zeros_like(out[1]))
+    assert not out.isnan().any()
+
+
+def test_no_tokens(ops) -> None:
+    assert Step.of([(0, 5)]).run(ops).shape == (0, 4, 32)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, about the noise
+def test_a_loud_neighbour_changes_nothing(ops) -> None:
+    step = Step.of([(3, 40), (5, 21), (1, 33)])
+    before = step.run(ops)[3:8]
+    step.q[:3], step.q[8:] = NAN, 1e30
+    for sequence, noise in [(0, NAN), (2, float("inf"))]:
+        step.k_cache[step.block_tables[sequence].long()] = noise
+        step.v_cache[step.block_tables[sequence].long()] = noise
+    assert torch.equal(step.run(ops)[3:8], before)
+
+
+def test_a_sequence_alone_and_in_a_batch_is_bitwise_the_same(ops) -> None:
+    step = Step.of([(4, 50), (6, 23), (1, 70)])
+    together = step.run(ops)
+    for index, (start, stop) in enumerate([(0, 4), (4, 10), (10, 11)]):
+        alone = replace(
+            step,
+            q=step.q[start:stop],
+            block_tables=step.block_tables[index : index + 1],
+            query_start=torch.tensor([0, stop - start], dtype=torch.int32),
+            context_lens=step.context_lens[index : index + 1],
+        )
+        assert torch.equal(alone.run(ops), together[start:stop])
+
+
+def test_a_prompt_in_chunks_gives_the_same(ops) -> None:
+    whole = Step.of([(45, 45)], heads=2, kv_heads=1)
+    expected = whole.run(ops)
+    for start, stop in [(0, 8), (8, 40), (40, 45), (0, 1), (1, 20), (20, 45)]:
+        chunk = replace(
+            whole,
+            q=whole.q[start:stop],
+            query_start=torch.tensor([0, stop - start], dtype=torch.int32),
+            context_lens=torch.tensor([stop], dtype=torch.int32),
+        )
+        assert_near(chunk.run(ops), expected[start:stop])
+
+
+def test_large_scores_do_not_overflow(ops, truth) -> None:
+    step = Step.of([(1, 40), (4, 40)], dtype=torch.float32)
+    step.q *= 1e4
+    assert_near(step.run(ops), step.exact(truth))
+
+
+def test_it_reads_strided_views(ops, truth) -> None:
+    step = Step.of([(1, 20), (4, 33)])
+    qkv = torch.full((5, 8, 32), NAN)
+    qkv[:, 2:6] = step.q
+    tables = torch.full((2, 9), 7777, dtype=torch.int32)
+    tables[:, :3] = step.block_tables
+    layers = torch.stack([step.k_cache, step.v_cache], dim=1)  # [blocks, 2, block_size, kv_heads, head_dim]
+    views = replace(step, q=qkv[:, 2:6], k_cache=layers[:, 0], v_cache=layers[:, 1], block_tables=tables[:, :3])
+    assert_near(views.run(ops), step.exact(truth))
+
+
+def test_a_pool_of_more_than_two_to_the_31_elements(ops, truth) -> None:
+    step = Step.of([(1, 40), (3, 20)], dtype=torch.float16)
+    blocks = step.k_cache.shape[0]
+    shape, per_block = step.k_cache.shape, step.k_cache[0].numel()
+    block_stride = 2**31 // (blocks - 1) + per_block
+    far = [
+        sparse(block_stride * (blocks - 1) + per_block).as_strided(shape, (block_stride, *step.k_cache.stride()[1:]))
+        for _ in range(2)
+    ]
+    far[0].copy_(step.k_cache)
+    far[1].copy_(step.v_cache)
+    assert_near(replace(step, k_cache=far[0], v_cache=far[1]).run(ops), step.exact(truth))
+
+
+def test_queries_beyond_two_to_the_31_elements(ops, truth) -> None:
+    step = Step.of([(3, 20)], dtype=torch.float16)
+    stride = 2**30 + 64  # fits in 32 bits, as two of it do not
+    far = sparse(2 * stride + 128).as_strided(step.q.shape, (stride, *step.q.stride()[1:]))
+    far.copy_(step.q)
+    assert_near(replace(step, q=far).run(ops), step.exact(truth))

@@ -1,0 +1,115 @@
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.unit.kernels.interpreted.near import assert_near, sparse
+
+CONTEXT = 64
+BLOCK_SIZE = 4
+
+
+@dataclass
+class Step:
+    """One call's arguments."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    k_cache: Tensor
+    v_cache: Tensor
+    positions: list[int]
+    slots: list[int]
+
+    def run(self, ops) -> Tensor:
+        half = self.q.shape[2] // 2
+        angle = torch.arange(CONTEXT)[:, None] * 10000.0 ** (-torch.arange(half) / half)
+        return ops.rope_and_cache(
+            self.q,
+            self.k,
+            self.v,
+            cos=angle.cos(),
+            sin=angle.sin(),
+            positions=torch.tensor(self.positions, dtype=torch.int64),
+            k_cache=self.k_cache,
+            v_cache=self.v_cache,
+            slots=torch.tensor(self.slots, dtype=torch.int64),
+        )
+
+    def exact(self, truth) -> tuple[Tensor, Tensor, Tensor]:
+        """What becomes of q, and of k and v ([tokens, kv_heads, head_dim]): the reference, into a pool of its own."""
+        q, k, v = (x.float().clone() for x in (self.q, self.k, self.v))
+        k_cache, v_cache = torch.zeros(2, 1, *k.shape)
+        slots = list(range(len(self.slots)))
+        own = replace(self, q=q, k=k, v=v, k_cache=k_cache, v_cache=v_cache, slots=slots)
+        return own.run(truth), k_cache[0], v_cache[0]
+
+
+def pools(kv_heads: int, head_dim: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """Five blocks full of NaN, so that a slot that was not written, or wrongly, shows."""
+    nan = torch.full((5, BLOCK_SIZE, kv_heads, head_dim), float("nan"), dtype=dtype)
+    return nan, nan.clone()
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 2), (4, 4, 16), (9, 3, 64), (5, 1, 80), (7, 1, 96), (8, 2, 128)])
+def test_it_agrees_with_the_reference(ops, truth, dtype, shape) -> None:
+    heads, kv_heads, head_dim = shape
+    qkv = torch.randn(4, heads + 2 * kv_heads, head_dim).to(dtype)  # one projection's output: q, k and v are strided
+    q, k, v = qkv.split([heads, kv_heads, kv_heads], dim=1)
+    slots = [4, 7, 19, -1]  # first and last of a block, last of the pool, none
+    step = Step(q, k, v, *pools(kv_heads, head_dim, dtype), positions=[0, 1, 63, 17], slots=slots)
+    exact_q, exact_k, exact_v = step.exact(truth)
+    assert_near(step.run(ops), exact_q)
+    for cache, exact in [(step.k_cache, exact_k), (step.v_cache, exact_v)]:
+        by_slot = cache.view(-1, kv_heads, head_dim)
+        assert_near(by_slot[slots[:3]], exact[:3])
+        untouched = [slot for slot in range(len(by_slot)) if slot not in slots]
+        assert by_slot[untouched].isnan().all()
+
+
+def test_tokens_without_slots_leave_the_pool_alone(ops) -> None:
+    step = Step(*torch.randn(3, 2, 2, 16), *pools(2, 16), positions=[CONTEXT - 1, 0], slots=[-1, -1])
+    assert not step.run(ops).isnan().any()
+    assert step.k_cache.isnan().all()
+    assert step.v_cache.isnan().all()
+
+
+def test_a_loud_neighbour_changes_nothing(ops) -> None:
+    quiet = Step(*torch.randn(3, 1, 2, 16), *pools(2, 16), positions=[9], slots=[5])
+    loud = Step(*torch.full((3, 2, 2, 16), float("nan")), *pools(2, 16), positions=[8, 9], slots=[4, 5])
+    for x, kept in [(loud.q, quiet.q), (loud.k, quiet.k), (loud.v, quiet.v)]:
+        x[1] = kept[0]
+    assert torch.equal(quiet.run(ops)[0], loud.run(ops)[1])
+    assert torch.equal(quiet.k_cache[1, 1], loud.k_cache[1, 1])
+    assert torch.equal(quiet.v_cache[1, 1], loud.v_cache[1, 1])
+
+
+def test_no_tokens(ops) -> None:
+    step = Step(*torch.empty(3, 0, 2, 16), *pools(2, 16), positions=[], slots=[])
+    assert step.run(ops).shape == (0, 2, 16)
+
+
+def test_pools_of_more_than_two_to_the_31_elements(ops, truth) -> None:
+    kv_heads, head_dim = 8, 256
+    blocks = 2**31 // (BLOCK_SIZE * kv_heads * head_dim) + 1
+    shape = (blocks, BLOCK_SIZE, kv_heads, head_dim)
+    caches = (sparse(blocks * BLOCK_SIZE * kv_heads * head_dim).view(shape) for _ in range(2))
+    qkv = torch.randn(3, 1, kv_heads, head_dim).half()
+    step = Step(*qkv, *caches, positions=[5], slots=[blocks * BLOCK_SIZE - 1])
+    _, exact_k, exact_v = step.exact(truth)
+    step.run(ops)
+    assert_near(step.k_cache[-1, -1], exact_k[0])
+    assert_near(step.v_cache[-1, -1], exact_v[0])
+
+
+def test_projections_of_more_than_two_to_the_31_elements(ops, truth) -> None:
+    stride = 2**30 + 64  # fits in 32 bits, as two of it do not
+    q, k, v = (sparse(2 * stride + 16).as_strided((3, 1, 16), (stride, 16, 1)) for _ in range(3))
+    for x in (q, k, v):
+        x.copy_(torch.randn(3, 1, 16))
+    step = Step(q, k, v, *pools(1, 16, torch.float16), positions=[3, 4, 5], slots=[4, 5, 6])
+    exact_q, exact_k, exact_v = step.exact(truth)
+    assert_near(step.run(ops), exact_q)
+    assert_near(step.k_cache[1, :3], exact_k)
+    assert_near(step.v_cache[1, :3], exact_v)
