@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)  # not frozen: one is made per sequence and step, and frozen ones take four times as long to make
 class SampleParams:
     """How one row of logits becomes a token. The draw depends on (seed, choice, position) and nothing else."""
 

@@ -1,0 +1,53 @@
+import numpy as np
+
+from tests.unit.engine.builders import make_sequence
+from worker.engine.packing import pack
+from worker.engine.scheduler import Scheduled
+from worker.engine.sequence import Sequence
+
+
+def prepared(arrival: int, *, tokens: int, computed: int, blocks: list[int]) -> Sequence:
+    sequence = make_sequence(arrival, tokens)
+    sequence.tokens = list(range(100 * arrival, 100 * arrival + tokens))
+    sequence.num_computed = computed
+    sequence.table.extend(blocks)
+    return sequence
+
+
+def test_a_decode_a_chunk_and_a_whole_prompt_lie_side_by_side_without_padding():
+    decode = prepared(1, tokens=6, computed=5, blocks=[9, 4])
+    chunk = prepared(2, tokens=11, computed=3, blocks=[2, 3, 8])
+    whole = prepared(3, tokens=2, computed=0, blocks=[7])
+    batch, sampled = pack([Scheduled(decode, 1), Scheduled(chunk, 4), Scheduled(whole, 2)], block_size=4)
+
+    assert batch.ids.tolist() == [105, 203, 204, 205, 206, 300, 301]
+    assert batch.positions.tolist() == [5, 3, 4, 5, 6, 0, 1]
+    assert batch.slots.tolist() == [4 * 4 + 1, 2 * 4 + 3, 3 * 4, 3 * 4 + 1, 3 * 4 + 2, 7 * 4, 7 * 4 + 1]
+    assert batch.query_start.tolist() == [0, 1, 5, 7]
+    assert batch.context_lens.tolist() == [6, 7, 2]
+    # The chunk's third block is held, but nothing of it is read yet.
+    assert batch.block_tables.tolist() == [[9, 4], [2, 3], [7, 0]]
+    assert batch.sample_rows.tolist() == [0, 6]
+    assert [params.position for params in batch.samples] == [6, 2]
+    assert sampled == [decode, whole]
+
+
+def test_the_types_are_what_runners_expect():
+    batch, _ = pack([Scheduled(prepared(1, tokens=2, computed=0, blocks=[1]), 2)], block_size=4)
+    assert {name: getattr(batch, name).dtype for name in ("ids", "positions", "slots", "sample_rows")} == dict.fromkeys(
+        ("ids", "positions", "slots", "sample_rows"), np.int64
+    )
+    assert {getattr(batch, name).dtype for name in ("query_start", "context_lens", "block_tables")} == {
+        np.dtype(np.int32)
+    }
+
+
+def test_slots_beyond_two_billion_do_not_wrap():
+    sequence = prepared(1, tokens=1, computed=0, blocks=[200_000_000])
+    batch, _ = pack([Scheduled(sequence, 1)], block_size=16)
+    assert batch.slots.tolist() == [3_200_000_000]
+
+
+def test_a_chunk_that_does_not_reach_the_end_asks_for_no_sample():
+    batch, sampled = pack([Scheduled(prepared(1, tokens=9, computed=0, blocks=[1, 2, 3]), 8)], block_size=4)
+    assert (batch.sample_rows.tolist(), batch.samples, sampled) == ([], [], [])

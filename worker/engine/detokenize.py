@@ -1,0 +1,78 @@
+"""Token bytes to text, as a stream that never takes anything back.
+
+Owns one choice's half characters and possible stop strings. Invariant: the concatenated output depends on the
+concatenated input only, not on how it was cut into tokens, and is what one decode of the whole would give, cut before
+the stop string that is complete first.
+
+Half a character waits for its other half. Of the text, exactly the longest end that may still become a stop string
+waits; it comes out as soon as it cannot, or when the choice finishes.
+"""
+
+import codecs
+from dataclasses import dataclass
+
+
+@dataclass(slots=True, frozen=True)
+class StopPattern:
+    """A stop string and its failure function (Knuth, Morris, Pratt 1977): `failure[i]` is the length of the longest
+    proper prefix of `text` that is a suffix of `text[: i + 1]`. It makes matching linear whatever the string.
+    """
+
+    text: str
+    failure: tuple[int, ...]
+
+    def advance(self, matched: int, char: str) -> int:
+        """The length of the longest prefix of `text` that ends with `char`, when `matched` ended just before."""
+        while matched and self.text[matched] != char:
+            matched = self.failure[matched - 1]
+        return matched + (self.text[matched] == char)
+
+
+def compile_stop(text: str) -> StopPattern:
+    """`text` is not empty."""
+    failure = [0]
+    for char in text[1:]:
+        matched = failure[-1]
+        while matched and text[matched] != char:
+            matched = failure[matched - 1]
+        failure.append(matched + (text[matched] == char))
+    return StopPattern(text, tuple(failure))
+
+
+class Detokenizer:
+    """The text of one choice."""
+
+    __slots__ = ("_bytes", "_held", "_matched", "_stops")
+
+    def __init__(self, stops: tuple[StopPattern, ...] = ()) -> None:
+        self._bytes = b""  # of a character that is not whole
+        self._stops = stops
+        self._matched = [0] * len(stops)
+        self._held = ""
+
+    def push(self, data: bytes) -> tuple[str, bool]:
+        """The text that `data` makes certain, and whether a stop string is complete: then nothing follows."""
+        data = self._bytes + data
+        text, used = codecs.utf_8_decode(data, "replace", False)
+        self._bytes = data[used:]
+        return self._match(text) if self._stops else (text, False)
+
+    def finish(self) -> str:
+        """All that was held back, half a character as U+FFFD. Not after a stop string: that text is cut off."""
+        text, stopped = self._match(self._bytes.decode(errors="replace"))
+        return text if stopped else text + self._held
+
+    def _match(self, text: str) -> tuple[str, bool]:
+        # With nothing held back no match is under way, and most text begins none: no need to look at each character.
+        if not self._held and not any(stop.text[0] in text for stop in self._stops):
+            return text, False
+        known = self._held + text
+        for end, char in enumerate(text, start=len(self._held) + 1):
+            for index, stop in enumerate(self._stops):
+                matched = stop.advance(self._matched[index], char)
+                if matched == len(stop.text):
+                    return known[: end - matched], True
+                self._matched[index] = matched
+        certain = len(known) - max(self._matched, default=0)
+        self._held = known[certain:]
+        return known[:certain], False

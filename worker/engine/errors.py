@@ -1,0 +1,18 @@
+"""What the engine refuses. Faults while it runs are no exceptions: they come back in `StepResult`.
+
+EngineError
+├── InvalidRequest    malformed; whoever sent it should have refused it
+└── DoesNotFit        sound, but longer than this engine can ever hold
+"""
+
+
+class EngineError(Exception):
+    """Base. The message is one sentence, fit for the client."""
+
+
+class InvalidRequest(EngineError):
+    """Raised by `Engine.add` for a request that no engine could run."""
+
+
+class DoesNotFit(EngineError):
+    """Raised by `Engine.add` for a prompt that leaves no room for one output token, however long it waited."""

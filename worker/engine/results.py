@@ -1,0 +1,72 @@
+"""What a step gives back. Plain values; whoever takes them puts them on the wire."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Finish = Literal["stop", "length"]
+
+
+@dataclass(slots=True, frozen=True)
+class TokenLogprob:
+    """Log-probabilities (nats) at one position, of the unmodified distribution."""
+
+    id: int
+    logprob: float
+    text: bytes  # the token's own bytes, perhaps half a character
+    top: tuple[tuple[int, float, bytes], ...]  # (token id, logprob, bytes), most likely first
+
+
+@dataclass(slots=True)
+class ChoiceChunk:
+    """What one step added to one choice. `text` may be empty while `ids` is not: half a character, or what may become
+    a stop string. It follows later, with later ids.
+    """
+
+    request: str
+    choice: int
+    ids: list[int]
+    text: str
+    finish: Finish | None  # set on the last chunk of the choice
+    logprobs: list[TokenLogprob] | None  # one per id when asked for
+
+
+@dataclass(slots=True, frozen=True)
+class RequestTotals:
+    """The counts for the bill. Every token sampled counts, an end-of-sequence token too; a prompt counts once, whatever
+    n is, and not at all while none of its sequences has started.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+
+@dataclass(slots=True)
+class RequestDone:
+    """All choices have finished, or the request has failed and `error` names why."""
+
+    request: str
+    totals: RequestTotals
+    error: Literal["engine_error"] | None = None
+    message: str | None = None  # one sentence for the client
+
+
+@dataclass(slots=True)
+class StepResult:
+    chunks: list[ChoiceChunk] = field(default_factory=list[ChoiceChunk])
+    done: list[RequestDone] = field(default_factory=list[RequestDone])
+    tokens: int = 0  # run through the model in this step
+    sequences: int = 0
+    preemptions: int = 0
+    failure: Exception | None = None  # what the runner raised: every request of the step is in `done`
+
+
+@dataclass(slots=True, frozen=True)
+class EngineStats:
+    blocks_total: int  # usable ones, without the null block
+    blocks_free: int
+    running: int  # sequences
+    waiting: int  # sequences
+    preemptions_total: int
+    prompt_tokens_total: int
+    generated_tokens_total: int

@@ -1,0 +1,33 @@
+"""What the engine must know of a tokenizer: the bytes of each token and which tokens end a text."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Vocabulary(Protocol):
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Every one of them ends a text."""
+        ...
+
+    def token_bytes(self, token: int, /) -> bytes:
+        """The token's part of the UTF-8 text, perhaps half a character; `b""` for a special token."""
+        ...
+
+
+@dataclass(slots=True, frozen=True)
+class TokenTable:
+    """A vocabulary that is held as a table."""
+
+    tokens: tuple[bytes, ...]
+    eos_ids: frozenset[int]
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.tokens)
+
+    def token_bytes(self, token: int, /) -> bytes:
+        return self.tokens[token]
