@@ -1,9 +1,9 @@
 """A runner without a model: deterministic tokens at a stated price. It stands in for the torch and Triton runners in a
 real worker process, so that everything around the model can be driven and measured on any machine.
 
-A token is a function of (seed, choice, position), so a request gives the same output in any batch and on any worker. It
-never ends a text by itself. As an oracle it is more: it reads each context back through the block table, and lets it
-decide the token. One wrong slot anywhere then shows as another output.
+A token is a function of (seed, choice, position), at temperature 0 of the last two alone, so a request gives the same
+output in any batch and on any worker. It never ends a text by itself. As an oracle it is more: it reads each context
+back through the block table, and lets it decide the token. One wrong slot anywhere then shows as another output.
 """
 
 import time
@@ -15,6 +15,7 @@ import numpy as np
 from worker.engine.batch import Batch, Sampled, SampleParams, TokenLogprobs
 
 _FORCE = 100.0  # the API's largest bias: no ordinary logit beats it
+_GREEDY_BELOW = 1e-3  # as the real sampler has it
 _MASK = (1 << 64) - 1
 
 
@@ -91,7 +92,8 @@ class FakeRunner:
             if bias >= _FORCE:
                 return token
             banned = {token for token, bias in params.bias if bias <= -_FORCE}
-        start = _mix(_mix(_mix(params.seed + context) + params.choice) + params.position)
+        seed = params.seed if params.temperature >= _GREEDY_BELOW else 0
+        start = _mix(_mix(_mix(seed + context) + params.choice) + params.position)
         for step in range(len(self._ids)):
             token = self._ids[(start + step) % len(self._ids)]
             if token not in banned:

@@ -1,0 +1,130 @@
+"""The demo model, end to end in process, against transformers in float32 (`smollm2_golden.json`).
+
+`stable_tokens` of each continuation are certain; after them two candidates come within 0.05 nats of each other and
+rounding may decide.
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pytest
+from tokenizers import Tokenizer
+
+from kernels.cpu import CpuOps
+from worker.engine.config import EngineConfig
+from worker.engine.engine import Engine
+from worker.engine.request import EngineRequest, SamplingParams
+from worker.engine.results import TokenLogprob
+from worker.engine.torch_runner import TorchRunner
+from worker.models.card import demo_model_path
+from worker.models.load import load_model
+
+GOLDEN = json.loads((Path(__file__).parent / "smollm2_golden.json").read_text())
+CASES = GOLDEN["cases"]
+BLOCK_SIZE = 16
+LOGPROB_TOLERANCE = 1e-3  # nats; the golden values have four decimals
+
+
+@dataclass
+class Answer:
+    ids: list[int] = field(default_factory=list)
+    text: str = ""
+    finish: str | None = None
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_tokens: int = 0
+
+
+@pytest.fixture(scope="module")
+def fp32():
+    return load_model(demo_model_path(), "fp32")
+
+
+def engine(model, *, blocks_total: int = 200, **config: int) -> Engine:
+    runner = TorchRunner(model, CpuOps(), blocks_total=blocks_total, block_size=BLOCK_SIZE)
+    limits = {"context_length": model.config.context_length, "block_size": BLOCK_SIZE} | config
+    return Engine(runner, model.card.vocabulary, EngineConfig(**limits))
+
+
+def answer(engine: Engine, requests: dict[str, tuple[list[int], SamplingParams]]) -> dict[str, Answer]:
+    answers = {name: Answer() for name in requests}
+    for name, (prompt, sampling) in requests.items():
+        engine.add(EngineRequest(id=name, prompts=(prompt,), n=1, sampling=sampling, tier=0, tenant="t", salt=b""))
+    while engine.has_work:
+        step = engine.step()
+        assert step.failure is None
+        for chunk in step.chunks:
+            found = answers[chunk.request]
+            found.ids += chunk.ids
+            found.text += chunk.text
+            found.finish = chunk.finish or found.finish
+            found.logprobs += chunk.logprobs or []
+        for done in step.done:
+            assert done.error is None
+            answers[done.request].prompt_tokens = done.totals.prompt_tokens
+    engine.check_integrity()
+    return answers
+
+
+def greedy(case: dict[str, Any], max_tokens: int) -> tuple[list[int], SamplingParams]:
+    return case["prompt_ids"], SamplingParams(max_tokens=max_tokens, temperature=0.0, logprobs=5)
+
+
+def check(case: dict[str, Any], got: Answer) -> None:
+    stable = case["stable_tokens"]
+    assert got.ids[:stable] == case["output_ids"][:stable]
+    top = got.logprobs[0].top
+    assert [token for token, _, _ in top] == [token for token, _ in case["first_step_top5"]]
+    expected = [value for _, value in case["first_step_top5"]]
+    assert [value for _, value, _ in top] == pytest.approx(expected, abs=LOGPROB_TOLERANCE)
+    if got.ids == case["output_ids"]:
+        assert (got.text, got.finish) == (case["text"], case["finish"])
+
+
+@pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
+def test_template_and_tokenizer_give_the_same_prompt(fp32, case):
+    template = jinja2.Environment().from_string(fp32.card.chat_template)
+    text = template.render(messages=case["messages"], add_generation_prompt=True)
+    tokenizer = Tokenizer.from_str(fp32.card.tokenizer_json.decode())
+    assert tokenizer.encode(text, add_special_tokens=False).ids == case["prompt_ids"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
+def test_one_request_alone(fp32, case):
+    got = answer(engine(fp32), {"a": greedy(case, case["stable_tokens"])})["a"]
+    check(case, got)
+    assert got.prompt_tokens == len(case["prompt_ids"])
+
+
+@pytest.mark.parametrize(
+    ("blocks_total", "config"),
+    [
+        pytest.param(200, {}, id="whole prompts"),
+        pytest.param(200, {"tokens_per_step": 24, "sequences_max": 12}, id="prompts in chunks"),
+        pytest.param(24, {"tokens_per_step": 64, "sequences_max": 12}, id="preempted"),
+    ],
+)
+def test_all_requests_share_steps(fp32, blocks_total, config):
+    batch = engine(fp32, blocks_total=blocks_total, **config)
+    max_tokens = GOLDEN["max_new_tokens"] if blocks_total == 200 and not config else 24
+    got = answer(batch, {str(n): greedy(case, max_tokens) for n, case in enumerate(CASES)})
+    for n, case in enumerate(CASES):
+        check(case, got[str(n)])
+    assert (batch.stats().preemptions_total > 0) == (blocks_total < 200)
+
+
+def test_a_sampled_answer_is_the_same_alone_and_in_company(fp32):
+    sampling = SamplingParams(max_tokens=12, temperature=0.8, top_p=0.95, seed=1234)
+    asked = {"a": (CASES[2]["prompt_ids"], sampling)}
+    company = {str(n): greedy(case, 12) for n, case in enumerate(CASES[3:8])}
+    alone = answer(engine(fp32), asked)["a"]
+    assert answer(engine(fp32, tokens_per_step=30, sequences_max=10), company | asked)["a"].ids == alone.ids
+
+
+def test_bfloat16_gives_the_answer():
+    model = load_model(demo_model_path(), "bf16")
+    got = answer(engine(model), {"a": greedy(CASES[0], 8)})["a"]
+    assert got.text == CASES[0]["text"]
+    assert dict(CASES[0]["first_step_top5"])[got.ids[0]] == pytest.approx(got.logprobs[0].logprob, abs=0.3)

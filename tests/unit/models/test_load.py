@@ -1,0 +1,101 @@
+"""A damaged or unfit model file is refused with one sentence that names the file and the tensor or field."""
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Kind
+
+from tests.unit.models import tiny
+from tests.unit.models.tiny import Recipe
+from worker.models.errors import ModelFileError
+from worker.models.layers import bf16_is_native
+from worker.models.load import load_model, resolve_dtype
+
+
+def refusal(recipe: Recipe, path) -> str:
+    recipe.write(path)
+    with pytest.raises(ModelFileError) as caught:
+        load_model(path, "fp32")
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", list(tiny.tensors()))
+def test_a_missing_tensor_is_named(tmp_path, name):
+    recipe = Recipe()
+    del recipe.tensors[name]
+    assert refusal(recipe, tmp_path / "m.gguf").endswith(f"tensor {name} is missing")
+
+
+@pytest.mark.parametrize("name", [name for name, t in tiny.tensors().items() if t.shape[0] != t.shape[-1]])
+def test_a_transposed_tensor_is_named(tmp_path, name):
+    recipe = Recipe()
+    recipe.tensors[name] = np.ascontiguousarray(recipe.tensors[name].T)
+    message = refusal(recipe, tmp_path / "m.gguf")
+    assert "token_embd" in message if name == "token_embd.weight" else f"tensor {name} has shape" in message
+
+
+def test_a_layer_too_few_is_noticed(tmp_path):
+    recipe = Recipe(tensors={name: t for name, t in tiny.tensors().items() if not name.startswith("blk.1.")})
+    assert "tensor blk.1." in refusal(recipe, tmp_path / "m.gguf")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_value_that_is_not_finite_is_refused(tmp_path, value):
+    recipe = Recipe()
+    recipe.tensors["blk.1.ffn_up.weight"][3, 5] = value
+    assert "tensor blk.1.ffn_up.weight holds values" in refusal(recipe, tmp_path / "m.gguf")
+
+
+def test_a_quantization_that_is_not_implemented_is_named(tmp_path):
+    assert "quantization IQ4_NL" in refusal(Recipe(kind=Kind.Q4_0, label=Kind.IQ4_NL), tmp_path / "m.gguf")
+
+
+def test_a_bias_is_refused(tmp_path):
+    recipe = Recipe()
+    recipe.tensors["blk.0.attn_q.bias"] = np.zeros(tiny.HIDDEN, np.float32)
+    assert "blk.0.attn_q.bias" in refusal(recipe, tmp_path / "m.gguf")
+
+
+def test_a_tensor_that_nobody_asked_for_is_a_warning(tmp_path):
+    recipe = Recipe()
+    recipe.tensors["blk.7.extra.weight"] = np.zeros(4, np.float32)
+    with pytest.warns(UserWarning, match=r"ignored tensors: blk\.7\.extra\.weight \(1 in all\)"):
+        load_model(recipe.write(tmp_path / "m.gguf"), "fp32")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "complaint"),
+    [
+        (Recipe(architecture="gpt2"), "architecture 'gpt2'"),
+        (Recipe(extra={"llama.expert_count": 8}), "mixture of experts"),
+        (Recipe(extra={"llama.rope.scaling.type": "yarn"}), "RoPE scaling"),
+        (Recipe(extra={"llama.rope.dimension_count": 8}), "partial rotary"),
+        (Recipe(extra={"llama.attention.sliding_window": 16}), "sliding-window"),
+        (Recipe(model="llama"), "tokenizer model 'llama'"),
+        (Recipe(pre="deepseek-v3"), "pre-tokenizer 'deepseek-v3'"),
+        (Recipe(merges=["he zz"]), "tokenizer.ggml.merges"),
+        (Recipe(types=[1, 2]), "token types"),
+        (Recipe(tokens=[*tiny.TOKENS[:-1], "!"]), "repeats a token"),
+        (Recipe(tokens=[*tiny.TOKENS, "more"], types=[*tiny.TYPES, 1]), "rows"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_would_compute_something_else_is_refused(tmp_path, recipe, complaint):
+    assert complaint in refusal(recipe, tmp_path / "m.gguf")
+
+
+def test_progress_ends_at_one(tmp_path):
+    seen: list[float] = []
+    load_model(Recipe().write(tmp_path / "m.gguf"), "fp32", seen.append)
+    assert seen == sorted(seen)
+    assert seen[-1] == pytest.approx(1.0)
+
+
+def test_auto_follows_the_processor():
+    cpu = torch.device("cpu")
+    assert resolve_dtype("auto", cpu) is (torch.bfloat16 if bf16_is_native() else torch.float32)
+    assert resolve_dtype("fp32", cpu) is torch.float32
+    assert resolve_dtype("bf16", cpu) is torch.bfloat16
+    assert resolve_dtype("auto", torch.device("cuda")) is torch.bfloat16

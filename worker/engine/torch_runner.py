@@ -1,0 +1,69 @@
+"""Runs a decoder over batches with torch: owns the KV pool and the way from numpy to the device.
+
+Knows no request and no schedule. The same class serves the CPU and CUDA; only the operations differ.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kernels.ops import Ops
+from worker.engine.batch import Batch, Sampled
+from worker.engine.sampler import sample
+from worker.models.config import ModelConfig
+from worker.models.decoder import Decoder, KvPool, StepTensors
+from worker.models.load import LoadedModel
+
+
+class TorchRunner:
+    """Implements `worker.engine.runner.Runner`."""
+
+    def __init__(self, model: LoadedModel, ops: Ops, *, blocks_total: int, block_size: int) -> None:
+        config = model.config
+        self.vocab_size = config.vocab_size
+        self.context_length = config.context_length
+        self.block_size = block_size
+        self.blocks_total = blocks_total
+        self._device = model.device
+        self._decoder = Decoder(config, model.weights, ops)
+        shape = (blocks_total, block_size, config.kv_heads, config.head_dim)
+        dtype = kv_dtype(model.device, model.dtype)
+        self._pool = KvPool(
+            keys=[torch.zeros(shape, dtype=dtype, device=model.device) for _ in range(config.layers)],
+            values=[torch.zeros(shape, dtype=dtype, device=model.device) for _ in range(config.layers)],
+        )
+
+    def execute(self, batch: Batch) -> Sampled:
+        step = StepTensors(
+            ids=self._tensor(batch.ids),
+            positions=self._tensor(batch.positions),
+            slots=self._tensor(batch.slots),
+            query_start=self._tensor(batch.query_start),
+            context_lens=self._tensor(batch.context_lens),
+            block_tables=self._tensor(batch.block_tables),
+            sample_rows=self._tensor(batch.sample_rows),
+        )
+        logits = self._decoder.forward(step, self._pool)
+        return sample(logits, batch.samples) if batch.samples else Sampled([], [])
+
+    def close(self) -> None:
+        """Give the KV pool's memory back."""
+        self._pool.keys.clear()
+        self._pool.values.clear()
+
+    def _tensor(self, array: NDArray[np.int64] | NDArray[np.int32]) -> Tensor:
+        return torch.from_numpy(array).to(self._device, non_blocking=True)
+
+
+def kv_dtype(device: torch.device, model_dtype: torch.dtype) -> torch.dtype:
+    """float32 on a CPU, whose attention has no bfloat16 path that would be faster; the model's elsewhere."""
+    return torch.float32 if device.type == "cpu" else model_dtype
+
+
+def kv_blocks(
+    kv_bytes: int, config: ModelConfig, *, block_size: int, device: torch.device, model_dtype: torch.dtype
+) -> int:
+    """How many blocks (the null block included) fit in `kv_bytes`."""
+    block_bytes = config.kv_elements_per_token * block_size * kv_dtype(device, model_dtype).itemsize
+    return kv_bytes // block_bytes

@@ -1,0 +1,96 @@
+"""The decoder: packed token ids in, logits of the wanted rows out. One decoder, shaped by ModelConfig.
+
+Owns the order of the operations; `kernels.ops` owns how they run, `weights` where the numbers come from, and the
+runner the KV pool. Pre-norm transformer with grouped-query attention, rotary embedding and a gated MLP (Touvron et
+al., 2023).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.ops import Ops
+from worker.models.config import ModelConfig
+from worker.models.weights import LayerWeights, Weights
+
+
+@dataclass(slots=True)
+class StepTensors:
+    """`engine.batch.Batch` on the device."""
+
+    ids: Tensor  # [tokens] int64
+    positions: Tensor  # [tokens] int64
+    slots: Tensor  # [tokens] int64
+    query_start: Tensor  # [sequences + 1] int32
+    context_lens: Tensor  # [sequences] int32
+    block_tables: Tensor  # [sequences, blocks_max] int32
+    sample_rows: Tensor  # [samples] int64
+
+
+@dataclass(slots=True)
+class KvPool:
+    """K and V of every layer, each [blocks, block_size, kv_heads, head_dim]."""
+
+    keys: list[Tensor]
+    values: list[Tensor]
+
+
+class Decoder:
+    def __init__(self, config: ModelConfig, weights: Weights, ops: Ops) -> None:
+        self.config, self.weights, self.ops = config, weights, ops
+        self.scale = config.head_dim**-0.5
+        self.cos, self.sin = _rope_tables(config, weights.rope_factors, weights.embedding.device)
+
+    @torch.inference_mode()
+    def forward(self, step: StepTensors, pool: KvPool) -> Tensor:
+        """Writes K and V of every token to the pool. Returns float32 logits [samples, vocab]."""
+        weights, ops, eps = self.weights, self.ops, self.config.rms_eps
+        residual = weights.embedding[step.ids]
+        x = ops.rms_norm(residual, weights.layers[0].attention_norm, eps)
+        next_norms = [layer.attention_norm for layer in weights.layers[1:]] + [weights.final_norm]
+        for index, (layer, next_norm) in enumerate(zip(weights.layers, next_norms, strict=True)):
+            attended = self._attention(layer, x, step, pool.keys[index], pool.values[index])
+            x, residual = ops.add_rms_norm(attended, residual, layer.mlp_norm, eps)
+            widened = ops.silu_and_mul(layer.gate_up(x))
+            x, residual = ops.add_rms_norm(layer.down(widened), residual, next_norm, eps)
+        return weights.head(x[step.sample_rows]).float()
+
+    def _attention(self, layer: LayerWeights, x: Tensor, step: StepTensors, keys: Tensor, values: Tensor) -> Tensor:
+        config = self.config
+        split = layer.qkv(x).view(x.shape[0], -1, config.head_dim)  # [tokens, heads + 2 * kv_heads, head_dim]
+        q, k, v = split.split((config.heads, config.kv_heads, config.kv_heads), 1)
+        q = self.ops.rope_and_cache(
+            q,
+            k,
+            v,
+            cos=self.cos,
+            sin=self.sin,
+            positions=step.positions,
+            k_cache=keys,
+            v_cache=values,
+            slots=step.slots,
+        )
+        out = self.ops.paged_attention(
+            q,
+            keys,
+            values,
+            block_tables=step.block_tables,
+            query_start=step.query_start,
+            context_lens=step.context_lens,
+            scale=self.scale,
+        )
+        return layer.attention_output(out.view(x.shape[0], -1))
+
+
+def _rope_tables(config: ModelConfig, factors: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Cosines and sines, [context_length, head_dim / 2] float32 (Su et al., 2021).
+
+    The angles are computed in float64: a float32 product loses whole turns at long positions.
+    """
+    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
+    frequencies = config.rope_base**-exponents
+    if factors is not None:
+        frequencies /= factors.double().cpu()
+    angles = torch.outer(torch.arange(config.context_length, dtype=torch.float64), frequencies)
+    return angles.cos().float().to(device), angles.sin().float().to(device)

@@ -1,0 +1,51 @@
+"""From a path to a model that a runner can run. The only entry of this package that imports torch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from worker.models.card import Card, card_of
+from worker.models.config import ModelConfig
+from worker.models.gguf_file import GgufFile
+from worker.models.layers import bf16_is_native
+from worker.models.weights import Weights, load_weights
+
+DtypeName = Literal["auto", "fp32", "bf16"]
+
+
+@dataclass(slots=True, frozen=True)
+class LoadedModel:
+    card: Card
+    weights: Weights
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.card.config
+
+
+def load_model(
+    path: Path,
+    dtype: DtypeName = "auto",
+    progress: Callable[[float], None] | None = None,
+    *,
+    device: torch.device | None = None,
+) -> LoadedModel:
+    """Load a GGUF file. `progress` is called with a fraction from 0 to 1. Raises ModelFileError."""
+    where = device or torch.device("cpu")
+    chosen = resolve_dtype(dtype, where)
+    file = GgufFile.open(path)
+    card = card_of(file)
+    weights = load_weights(file, card.config, dtype=chosen, device=where, progress=progress)
+    return LoadedModel(card, weights, chosen, where)
+
+
+def resolve_dtype(name: DtypeName, device: torch.device) -> torch.dtype:
+    """`auto` is bfloat16 on a GPU and on a processor that multiplies it natively, float32 elsewhere."""
+    if name == "auto":
+        return torch.bfloat16 if device.type != "cpu" or bf16_is_native() else torch.float32
+    return {"fp32": torch.float32, "bf16": torch.bfloat16}[name]

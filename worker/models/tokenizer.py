@@ -1,0 +1,109 @@
+"""Builds a `tokenizers` JSON out of the vocabulary that a GGUF file carries, and the bytes of each token.
+
+Byte-level BPE (`tokenizer.ggml.model = gpt2`) with the pre-tokenizers named in PRE_TOKENIZERS. Another one is
+refused: a wrong split gives fluent text from wrong ids. Knows no chat template and no model.
+"""
+
+from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+
+from worker.models.errors import ModelFileError
+from worker.models.gguf_file import GgufFile
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+
+# Facts of the published models' tokenizer files, not of this project: how text is cut before merges apply.
+LLAMA3_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def _smollm() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _gpt2()])
+
+
+def _gpt2() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+
+
+def _llama_bpe() -> pre_tokenizers.PreTokenizer:
+    split = pre_tokenizers.Split(Regex(LLAMA3_SPLIT), behavior="isolated")
+    return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+PRE_TOKENIZERS = {"smollm": _smollm, "gpt-2": _gpt2, "gpt2": _gpt2, "llama-bpe": _llama_bpe, "llama3": _llama_bpe}
+WHOLE_WORDS_FIRST = ("llama-bpe", "llama3")  # a word that is a token is taken without consulting the merges
+
+
+def build_tokenizer(file: GgufFile) -> Tokenizer:
+    """The tokenizer of `file`. It adds no special token by itself. Raises ModelFileError."""
+    kind, pre = file.require("tokenizer.ggml.model", str), file.metadata.get("tokenizer.ggml.pre", "missing")
+    if kind != "gpt2":
+        msg = f"{file.path}: tokenizer model {kind!r} is not supported, only byte-level BPE ('gpt2')"
+        raise ModelFileError(msg)
+    if pre not in PRE_TOKENIZERS:
+        msg = f"{file.path}: pre-tokenizer {pre!r} is not supported, only {', '.join(PRE_TOKENIZERS)}"
+        raise ModelFileError(msg)
+    tokens, types = token_table(file)
+    tokenizer = Tokenizer(_bpe(file, tokens, ignore_merges=pre in WHOLE_WORDS_FIRST))
+    tokenizer.pre_tokenizer = PRE_TOKENIZERS[pre]()
+    tokenizer.decoder = decoders.ByteLevel()
+    added = [(text, kind) for text, kind in zip(tokens, types, strict=True) if kind in (CONTROL, USER_DEFINED)]
+    tokenizer.add_special_tokens([AddedToken(text, special=True) for text, kind in added if kind == CONTROL])
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text, kind in added if kind == USER_DEFINED])
+    if tokenizer.get_vocab_size() != len(tokens):
+        msg = f"{file.path}: metadata field tokenizer.ggml.tokens repeats a token"
+        raise ModelFileError(msg)
+    return tokenizer
+
+
+def token_table(file: GgufFile) -> tuple[list[str], list[int]]:
+    """The text and the type of each token id."""
+    tokens = file.require("tokenizer.ggml.tokens", list)
+    types = file.metadata.get("tokenizer.ggml.token_type", [NORMAL] * len(tokens))
+    if len(types) != len(tokens):
+        msg = f"{file.path}: {len(tokens)} tokens but {len(types)} token types in tokenizer.ggml"
+        raise ModelFileError(msg)
+    return tokens, types
+
+
+def token_bytes(file: GgufFile) -> list[bytes]:
+    """The bytes that each token id stands for; empty for special and unused ones."""
+    table = _byte_of_character()
+    tokens, types = token_table(file)
+    return [_bytes_of(text, kind, table) for text, kind in zip(tokens, types, strict=True)]
+
+
+def _bytes_of(text: str, kind: int, table: dict[str, int]) -> bytes:
+    if kind == USER_DEFINED:
+        return text.encode()
+    if kind != NORMAL:
+        return b""
+    return b"".join(bytes([table[c]]) if c in table else c.encode() for c in text)
+
+
+def _byte_of_character() -> dict[str, int]:
+    """Byte-level BPE writes each byte as one printable character: itself where printable Latin-1, otherwise the
+    next free one from U+0100 on (Radford et al., 2019, the encoder of GPT-2).
+    """
+    itself = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in itself]
+    return {chr(byte): byte for byte in itself} | {chr(0x100 + n): byte for n, byte in enumerate(others)}
+
+
+def _bpe(file: GgufFile, tokens: list[str], *, ignore_merges: bool) -> models.BPE:
+    merges: list[Any] = file.require("tokenizer.ggml.merges", list)
+    try:
+        pairs = [_pair(merge) for merge in merges]
+        vocab = {text: index for index, text in enumerate(tokens)}
+        return models.BPE(vocab, pairs, fuse_unk=False, ignore_merges=ignore_merges)
+    except Exception as error:  # the library raises a bare Exception when a merge names an unknown token
+        msg = f"{file.path}: metadata field tokenizer.ggml.merges does not fit the tokens ({error})"
+        raise ModelFileError(msg) from error
+
+
+def _pair(merge: str) -> tuple[str, str]:
+    left, _, right = merge.partition(" ")
+    return left, right
