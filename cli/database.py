@@ -1,0 +1,44 @@
+"""The database of the commands that administer: its URL from the environment, its faults as one sentence."""
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import msgspec
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from cli.errors import CommandError
+from gateway.db import engine, migrate, pools
+from gateway.db.catalogue import CatalogueError
+from shared.settings import Secret, load
+
+
+class DatabaseSettings(msgspec.Struct, frozen=True, kw_only=True):
+    postgres_url: Secret
+
+
+def url() -> str:
+    """Raises SettingsError when FOREBAY_POSTGRES_URL is not set."""
+    return load(DatabaseSettings, os.environ).postgres_url.reveal()
+
+
+@asynccontextmanager
+async def connected() -> AsyncGenerator[AsyncEngine]:
+    """An engine for one command. Whatever goes wrong inside becomes a CommandError."""
+    address = url()
+    database = engine.create(address, connections_max=1)
+    try:
+        await migrate.check(address)
+        yield database
+    except (CatalogueError, migrate.SchemaError) as error:
+        raise CommandError(str(error)) from error
+    except (SQLAlchemyError, *pools.AWAY) as error:
+        raise CommandError(f"Postgres cannot be asked: {reason(error)}") from error
+    finally:
+        await database.dispose()
+
+
+def reason(error: BaseException) -> str:
+    """The first line of what `error` says; SQLAlchemy's further lines are the statement."""
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -1,0 +1,74 @@
+"""Keys as they were last read, and ids that were found to be nobody's. Bounded; the caller reads and tells the time.
+
+Invariant: what was read before a change was noticed is never taken for fresh after it. A read therefore begins with
+`generation` and is stored under it; if changes came in between, the entry starts stale.
+"""
+
+import uuid
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from gateway.auth.changes import ALL, Changed
+
+
+class OfTenant(Protocol):
+    @property
+    def tenant_id(self) -> uuid.UUID: ...
+
+
+V = TypeVar("V", bound=OfTenant)
+
+
+@dataclass(slots=True)
+class Entry(Generic[V]):
+    value: V
+    stale: bool
+
+
+class KeyCache(Generic[V]):
+    def __init__(self, *, known_max: int, unknown_max: int, unknown_s: float) -> None:
+        self._known: OrderedDict[str, Entry[V]] = OrderedDict()  # least recently used first
+        self._unknown: OrderedDict[str, float] = OrderedDict()  # public id -> until when, oldest first
+        self._known_max = known_max
+        self._unknown_max = unknown_max
+        self._unknown_s = unknown_s
+        self.generation = 0
+
+    def known(self, public_id: str) -> Entry[V] | None:
+        entry = self._known.get(public_id)
+        if entry is not None:
+            self._known.move_to_end(public_id)
+        return entry
+
+    def is_unknown(self, public_id: str, now_s: float) -> bool:
+        return now_s < self._unknown.get(public_id, now_s)
+
+    def put(self, public_id: str, value: V, *, generation: int) -> Entry[V]:
+        entry = Entry(value, stale=generation != self.generation)
+        self._known[public_id] = entry
+        self._known.move_to_end(public_id)
+        if len(self._known) > self._known_max:
+            self._known.popitem(last=False)
+        return entry
+
+    def put_unknown(self, public_id: str, now_s: float, *, generation: int) -> None:
+        self._known.pop(public_id, None)
+        if generation != self.generation:
+            return
+        self._unknown[public_id] = now_s + self._unknown_s
+        self._unknown.move_to_end(public_id)
+        if len(self._unknown) > self._unknown_max:
+            self._unknown.popitem(last=False)
+
+    def invalidate(self, changed: Changed) -> None:
+        """Entries of these tenants are read again at their next use, and so is every unknown id: a change may have
+        been the making of that key.
+        """
+        if not changed:
+            return
+        self.generation += 1
+        self._unknown.clear()
+        for entry in self._known.values():
+            if changed == ALL or entry.value.tenant_id in changed:
+                entry.stale = True

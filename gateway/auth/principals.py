@@ -1,0 +1,167 @@
+"""From an Authorization header to the Principal who sent it, without a database round trip for a known key.
+
+Owns the cache of keys and how it is kept true. Knows nothing of HTTP but the header's values. Invariants: a database
+that cannot be asked is never a refusal (`Unavailable`) and never a permission (an unknown key is not let in); a
+change in Postgres is obeyed within a poll (500 ms) and a read. While Postgres is away known keys are served as they
+were last read.
+"""
+
+import asyncio
+import uuid
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from gateway.admission.limiter import BucketLimit
+from gateway.auth import authorization, keys, quotas
+from gateway.auth.cache import KeyCache
+from gateway.auth.changes import Changes
+from gateway.auth.keys import ParsedKey
+from gateway.db import pools, queries
+from gateway.db.queries import StoredKey
+from gateway.errors import Forbidden, Unavailable
+from shared import log
+from shared.clock import Clock, SystemClock
+
+KEYS_MAX: Final = 20_000
+UNKNOWN_MAX: Final = 20_000
+UNKNOWN_S: Final = 5.0
+READ_TIMEOUT_S: Final = 1.0
+READS_MAX: Final = 3  # at once; one connection of the engine's four stays free for the poll
+POLL_S: Final = 0.5
+POLL_TIMEOUT_S: Final = 2.0
+RETRY_AFTER_MS: Final = 1_000
+
+_FAULTS: Final = (SQLAlchemyError, *pools.AWAY)
+_NO_DIGEST: Final = bytes(32)
+
+
+class Principal(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is calling and what they may use."""
+
+    tenant_id: uuid.UUID
+    tenant: str
+    key_id: uuid.UUID
+    public_id: str
+    plan: str
+    tier: int
+    scopes: frozenset[str]  # "inference" or "admin"; an admin key does not call inference
+    limits: tuple[BucketLimit, ...]
+    context_max: int | None  # tokens, prompt + output; None: the model's
+
+
+class Known(msgspec.Struct, frozen=True):
+    """A key that exists: the row, for the checks of each call, and the Principal made from it once."""
+
+    stored: StoredKey
+    principal: Principal
+
+    @property
+    def tenant_id(self) -> uuid.UUID:
+        return self.stored.tenant_id
+
+
+class Principals:
+    """Use with `async with`: the poll for changes runs inside."""
+
+    def __init__(self, engine: AsyncEngine, *, clock: Clock | None = None) -> None:
+        self._engine = engine
+        self._clock = clock or SystemClock()
+        self._log = log.get("principals")
+        self._cache: KeyCache[Known] = KeyCache(known_max=KEYS_MAX, unknown_max=UNKNOWN_MAX, unknown_s=UNKNOWN_S)
+        self._changes = Changes(engine)
+        self._reading: dict[str, asyncio.Task[Known | None]] = {}
+        self._reads = asyncio.Semaphore(READS_MAX)
+        self._away = False
+        self._poller: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._poller = asyncio.create_task(self._poll(), name="principals poll")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._poller is not None
+        tasks = [self._poller, *self._reading.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def resolve(self, authorization_values: list[str]) -> Principal:
+        """The sender of a request with these Authorization headers. Raises InvalidKey, Forbidden, Unavailable."""
+        key = authorization.key(authorization_values)
+        entry = self._cache.known(key.public_id)
+        if entry is not None and (self._away or not entry.stale):
+            return self._checked(key, entry.value)
+        if self._cache.is_unknown(key.public_id, self._clock.monotonic()):
+            return self._checked(key, None)
+        try:
+            return self._checked(key, await self._read_once(key.public_id))
+        except _FAULTS as error:
+            if entry is None:
+                raise Unavailable("API keys cannot be checked at the moment", retry_after_ms=RETRY_AFTER_MS) from error
+            return self._checked(key, entry.value)
+
+    def _checked(self, key: ParsedKey, known: Known | None) -> Principal:
+        # An unknown id costs the same comparison as a wrong secret.
+        matches = keys.verify(key, known.stored.digest if known else _NO_DIGEST)
+        if known is None or not matches or key.env != known.stored.env or known.stored.revoked_at is not None:
+            raise authorization.refused()
+        expires_at = known.stored.expires_at
+        if expires_at is not None and expires_at.timestamp() <= self._clock.wall():
+            raise authorization.refused()
+        if known.stored.tenant_status != "active":
+            raise Forbidden("This account is suspended.", code="account_suspended")
+        return known.principal
+
+    async def _read_once(self, public_id: str) -> Known | None:
+        """The key's row, read once however many requests ask for it at the same time."""
+        reading = self._reading.get(public_id)
+        if reading is None:
+            reading = asyncio.create_task(self._read(public_id), name="principals read")
+            self._reading[public_id] = reading
+            reading.add_done_callback(lambda _: self._reading.pop(public_id, None))
+        return await asyncio.shield(reading)
+
+    async def _read(self, public_id: str) -> Known | None:
+        async with asyncio.timeout(READ_TIMEOUT_S), self._reads:
+            generation = self._cache.generation
+            stored = await queries.find_key(self._engine, public_id)
+        if stored is None:
+            self._cache.put_unknown(public_id, self._clock.monotonic(), generation=generation)
+            return None
+        return self._cache.put(public_id, Known(stored, principal(stored)), generation=generation).value
+
+    async def _poll(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(POLL_TIMEOUT_S):
+                    changed = await self._changes.look(self._clock.monotonic())
+            except _FAULTS as error:
+                if not self._away:
+                    self._log.error("principals.postgres_away", error=repr(error))
+                self._away = True
+            else:
+                self._cache.invalidate(changed)
+                if self._away:
+                    self._log.info("principals.postgres_back")
+                self._away = False
+            await asyncio.sleep(POLL_S)
+
+
+def principal(stored: StoredKey) -> Principal:
+    return Principal(
+        tenant_id=stored.tenant_id,
+        tenant=stored.tenant,
+        key_id=stored.key_id,
+        public_id=stored.public_id,
+        plan=stored.plan,
+        tier=stored.tier,
+        scopes=stored.scopes,
+        limits=quotas.limits(stored),
+        context_max=quotas.context_max(stored),
+    )

@@ -1,0 +1,94 @@
+"""Brings a database to the schema that this program was written for, and says when it is not there.
+
+Invariant: a database is at one revision or another, never between. All pending revisions run in one transaction that
+holds an advisory lock of the transaction's own, which also holds through a pooler in transaction mode; so a killed
+run leaves nothing behind, and of many that start at once the first does the work.
+"""
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, text
+
+import migrations
+from gateway.db import engine
+
+LOCK_KEY = 0x666F7265626179  # "forebay"
+
+
+class SchemaError(Exception):
+    """The database's schema is not the one that this program needs. The message says what to do."""
+
+
+class SchemaTooNew(SchemaError):
+    """A later version of Forebay has migrated this database."""
+
+
+class SchemaTooOld(SchemaError):
+    """Migrations are pending."""
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+def _revision(connection: Connection) -> str | None:
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def head() -> str:
+    """The revision that this program was written for."""
+    revision = ScriptDirectory.from_config(_config()).get_current_head()
+    assert revision is not None
+    return revision
+
+
+def _refuse_newer(revision: str | None) -> None:
+    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    if revision is not None and revision not in known:
+        raise SchemaTooNew(
+            f"the database's schema is at revision {revision}, newer than this program's {head()}: upgrade the program"
+        )
+
+
+def _upgrade(connection: Connection) -> tuple[str | None, str]:
+    connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK_KEY})
+    before = _revision(connection)
+    _refuse_newer(before)
+    config = _config()
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+    return before, head()
+
+
+async def upgrade(url: str) -> tuple[str | None, str]:
+    """Run pending migrations and return the revisions before and after. Raises SchemaTooNew."""
+    database = engine.create(url, connections_max=1, command_timeout_s=None)
+    try:
+        async with database.begin() as connection:
+            return await connection.run_sync(_upgrade)
+    finally:
+        await database.dispose()
+
+
+async def check(url: str) -> str:
+    """The database's revision if it is this program's. Raises SchemaTooOld or SchemaTooNew."""
+    database = engine.create(url, connections_max=1)
+    try:
+        async with database.connect() as connection:
+            revision = await connection.run_sync(_revision)
+    finally:
+        await database.dispose()
+    _refuse_newer(revision)
+    if revision != head():
+        raise SchemaTooOld(
+            f"the database's schema is at revision {revision}, older than this program's {head()}:"
+            " run `forebay migrate`"
+        )
+    return head()

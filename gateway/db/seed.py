@@ -1,0 +1,57 @@
+"""The demo tenants of `forebay up`, with a key each. Safe to run at every start."""
+
+import contextlib
+from collections.abc import Mapping
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from gateway.auth import keys
+from gateway.db import catalogue, engine, queries
+from gateway.db.catalogue import AlreadyExists, Limits
+
+ENV = "demo"
+
+
+class DemoTenant(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    tier: int
+    limits: Limits = Limits()
+    admin: bool = False
+
+
+TENANTS = (
+    DemoTenant(name="acme", tier=0, limits=Limits(rpm=6_000, tpm=2_000_000)),
+    DemoTenant(name="hobby", tier=2, limits=Limits(rpm=120, tpm=20_000)),
+    DemoTenant(name="admin", tier=0, admin=True),
+)
+
+
+async def demo(url: str, known_keys: Mapping[str, str]) -> dict[str, str]:
+    """Make what is missing of the demo tenants and return each one's key, by tenant. A key of `known_keys` is kept,
+    also in a database that has never seen it; limits that somebody has changed stay changed.
+    """
+    database = engine.create(url, connections_max=1)
+    try:
+        found: dict[str, str] = {}
+        for tenant in TENANTS:
+            found[tenant.name] = await _seed(database, tenant, known_keys.get(tenant.name))
+        return found
+    finally:
+        await database.dispose()
+
+
+async def _seed(database: AsyncEngine, tenant: DemoTenant, known_key: str | None) -> str:
+    if tenant.name not in {row.name for row in await catalogue.list_tenants(database)}:
+        plan = await catalogue.plan_of_tier(database, tenant.tier)
+        with contextlib.suppress(AlreadyExists):  # another start was quicker
+            await catalogue.create_tenant(database, tenant.name, plan=plan, limits=tenant.limits)
+    text, record = known_key, keys.record(known_key) if known_key else None
+    if text is None or record is None:
+        text, record = keys.generate(ENV)
+    stored = await queries.find_key(database, record.public_id)
+    if stored is None:
+        scopes = frozenset({"admin" if tenant.admin else "inference"})
+        with contextlib.suppress(AlreadyExists):
+            await catalogue.create_key(database, tenant.name, record, scopes=scopes, name="demo")
+    return text

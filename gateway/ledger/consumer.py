@@ -1,0 +1,118 @@
+"""The ledger: takes usage events from JetStream and acknowledges each once it is committed in Postgres.
+
+Any number of ledgers share one durable consumer. Knows how events are delivered and nothing of what they say.
+Invariant: an event is acknowledged after the commit and never before, so a crash anywhere only delivers it again.
+"""
+
+import asyncio
+import contextlib
+import time
+from typing import Final
+
+import asyncpg
+import nats.errors
+import nats.js.errors
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
+
+from gateway.db import pools
+from gateway.ledger.writer import Writer
+from shared import jobs, log, subjects
+from shared.bus import Bus, BusError, translated
+
+BATCH_MAX: Final = 500
+GATHER_S: Final = 0.05  # how long a first event waits for company
+IDLE_S: Final = 5.0
+PATIENCE_S: Final = 2.0
+RETRY_S: Final = 1.0
+UPKEEP_S: Final = 3_600.0
+UPKEEP_RETRY_S: Final = 60.0
+
+_BUS_FAULTS: Final = (BusError, nats.errors.Error, nats.js.errors.Error, OSError)
+
+
+class Ledger:
+    """`run` until cancelled: `async with asyncio.TaskGroup() as group: group.create_task(ledger.run())`."""
+
+    def __init__(self, bus: Bus, pool: asyncpg.Pool) -> None:
+        self._bus = bus
+        self._log = log.get("ledger")
+        self._upkeep_at_s = 0.0
+        self.writer = Writer(pool)
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self._serve()
+            except _BUS_FAULTS as error:
+                self._log.warning("ledger.bus_away", error=repr(error))
+                await asyncio.sleep(RETRY_S)
+
+    async def _serve(self) -> None:
+        """One subscription's life: until nothing has come for a while, or a fault. It is made anew each time, because
+        a pull subscription may stay deaf over a server's restart, and the stream or the consumer may be gone.
+        """
+        await self._bus.wait_ready(PATIENCE_S)
+        subscription = await self._subscribe()
+        try:
+            while True:
+                await self._upkeep()
+                messages = await self._next(subscription)
+                if not messages:
+                    return
+                await self._take(messages)
+        finally:
+            with contextlib.suppress(*_BUS_FAULTS):
+                await subscription.unsubscribe()
+
+    async def _subscribe(self) -> JetStreamContext.PullSubscription:
+        await jobs.ensure_stream(self._bus, subjects.usage_stream())
+        jetstream = self._bus.jetstream()
+        with translated():
+            await jetstream.add_consumer(subjects.USAGE_STREAM, subjects.usage_consumer())
+            return await jetstream.pull_subscribe_bind(subjects.USAGE_CONSUMER, subjects.USAGE_STREAM)
+
+    async def _next(self, subscription: JetStreamContext.PullSubscription) -> list[Msg]:
+        """A batch; empty when nothing came for a while. A pull is left to expire and never cancelled, because one that
+        is abandoned goes on swallowing messages at the server.
+        """
+        try:
+            first = await subscription.fetch(1, timeout=IDLE_S)
+        except (nats.errors.TimeoutError, TimeoutError):
+            return []
+        try:
+            return first + await subscription.fetch(BATCH_MAX - 1, timeout=GATHER_S)
+        except (nats.errors.TimeoutError, TimeoutError):
+            return first
+
+    async def _take(self, messages: list[Msg]) -> None:
+        try:
+            await self.writer.write([message.data for message in messages])
+        except asyncio.CancelledError:
+            await _hand_back(messages)
+            raise
+        except pools.AWAY as error:
+            self._log.error("ledger.postgres_away", events=len(messages), error=repr(error))
+            await _hand_back(messages)
+            await asyncio.sleep(RETRY_S)
+            return
+        for message in messages:
+            await message.ack()
+
+    async def _upkeep(self) -> None:
+        """Never in the way of events: what cannot be done now is tried again in a minute."""
+        if time.monotonic() < self._upkeep_at_s:
+            return
+        try:
+            await self.writer.upkeep()
+        except pools.AWAY as error:
+            self._log.warning("ledger.upkeep_failed", error=repr(error))
+            self._upkeep_at_s = time.monotonic() + UPKEEP_RETRY_S
+        else:
+            self._upkeep_at_s = time.monotonic() + UPKEEP_S
+
+
+async def _hand_back(messages: list[Msg]) -> None:
+    """For delivery again soon, to whichever ledger; without it they would wait for the consumer's `ack_wait`."""
+    for message in messages:
+        await message.nak(delay=RETRY_S)

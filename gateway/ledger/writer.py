@@ -1,0 +1,113 @@
+"""Usage events into Postgres, each once, however often and by how many ledgers it is delivered.
+
+Invariant: when `write` returns, every payload is in `usage_events` (now or before) or in `usage_rejected`, committed.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Final
+
+import asyncpg
+import msgspec
+
+from gateway.ledger import rows
+from gateway.ledger.rows import Row
+from shared import log
+
+STATEMENT_TIMEOUT_S: Final = 10.0
+PARTITIONS_DAYS: Final = 7
+
+_TYPES: Final = {
+    "request_id": "uuid",
+    "attempt": "smallint",
+    "final": "boolean",
+    "occurred_at": "timestamptz",
+    "tenant_id": "uuid",
+    "api_key_id": "uuid",
+    "model_id": "uuid",
+    "tier": "smallint",
+    "prompt_tokens": "bigint",
+    "cached_tokens": "bigint",
+    "completion_tokens": "bigint",
+    "recomputed_tokens": "bigint",
+    "finish": "text",
+    "ttft_ms": "bigint",
+    "total_ms": "bigint",
+    "worker": "text",
+    "gateway": "text",
+}
+_COLUMNS: Final = ", ".join(Row.__struct_fields__)
+_ARRAYS: Final = ", ".join(f"${place}::{_TYPES[name]}[]" for place, name in enumerate(Row.__struct_fields__, 1))
+# Rows go in key order, so that two ledgers with the same redelivered events wait for each other and never deadlock.
+_INSERT: Final = (  # made of our own column names
+    f"INSERT INTO usage_events ({_COLUMNS})"  # noqa: S608
+    f" SELECT * FROM unnest({_ARRAYS}) AS event ({_COLUMNS}) ORDER BY request_id, attempt"
+    " ON CONFLICT (request_id, attempt, occurred_at) DO NOTHING"
+)
+_CLOSE: Final = "SELECT close_reservations($1, $2)"
+_REJECT: Final = "INSERT INTO usage_rejected (digest, payload, reason) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
+
+# What Postgres says when the fault is the row's and not its own: data (22), integrity (23).
+_FAULTY_ROW: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
+
+
+class Writer:
+    def __init__(self, pool: asyncpg.Pool) -> None:
+        self._pool = pool
+        self._log = log.get("ledger")
+        self.inserted_total = 0
+        self.repeated_total = 0
+        self.rejected_total = 0
+
+    async def write(self, payloads: Sequence[bytes]) -> None:
+        """Raises what `pools.AWAY` names when Postgres cannot take them now; then nothing is known to be written."""
+        good: list[tuple[Row, bytes]] = []
+        for payload in payloads:
+            try:
+                good.append((rows.parse(payload), payload))
+            except ValueError as error:
+                await self._reject(payload, str(error))
+        await self._write(good)
+
+    async def upkeep(self) -> None:
+        """Partitions of the days ahead, and the feed of changes cut short. Raises what `pools.AWAY` names."""
+        async with self._pool.acquire(timeout=STATEMENT_TIMEOUT_S) as connection:
+            await connection.execute("SELECT make_usage_partitions($1)", PARTITIONS_DAYS, timeout=STATEMENT_TIMEOUT_S)
+            await connection.execute("SELECT prune_config_changes()", timeout=STATEMENT_TIMEOUT_S)
+
+    async def _write(self, events: list[tuple[Row, bytes]]) -> None:
+        if not events:
+            return
+        try:
+            await self._transaction([row for row, _ in events])
+        except _FAULTY_ROW as error:
+            if len(events) == 1:
+                await self._reject(events[0][1], f"{type(error).__name__}: {error}")
+                return
+            middle = len(events) // 2
+            await self._write(events[:middle])
+            await self._write(events[middle:])
+
+    async def _transaction(self, batch: list[Row]) -> None:
+        columns = list(zip(*map(msgspec.structs.astuple, batch), strict=True))
+        final = [row for row in batch if row.final]
+        async with self._pool.acquire(timeout=STATEMENT_TIMEOUT_S) as connection, connection.transaction():
+            status = await connection.execute(_INSERT, *columns, timeout=STATEMENT_TIMEOUT_S)
+            if final:
+                await connection.execute(
+                    _CLOSE,
+                    [row.request_id for row in final],
+                    [row.occurred_at for row in final],
+                    timeout=STATEMENT_TIMEOUT_S,
+                )
+        inserted = int(status.rsplit(" ", 1)[1])
+        self.inserted_total += inserted
+        self.repeated_total += len(batch) - inserted
+
+    async def _reject(self, payload: bytes, reason: str) -> None:
+        async with self._pool.acquire(timeout=STATEMENT_TIMEOUT_S) as connection:
+            await connection.execute(
+                _REJECT, hashlib.sha256(payload).digest(), payload, reason, timeout=STATEMENT_TIMEOUT_S
+            )
+        self.rejected_total += 1
+        self._log.error("ledger.rejected", reason=reason, bytes=len(payload))

@@ -1,0 +1,322 @@
+"""The limiter in Postgres: the same decisions as the pure core, exact under concurrency, refunded once."""
+
+import asyncio
+import random
+import time
+import uuid
+from collections.abc import AsyncIterator
+
+import asyncpg
+import msgspec
+import pytest
+
+from gateway.admission import bucket
+from gateway.admission.bucket import UNITS, Claim, Level
+from gateway.admission.limiter import BucketLimit, Demand
+from gateway.admission.local_limiter import LocalLimiter
+from gateway.admission.pg_limiter import PgLimiter
+from gateway.db import pools
+
+
+@pytest.fixture
+async def pool(database_url: str) -> AsyncIterator[asyncpg.Pool]:
+    async with pools.create(database_url, connections_max=8) as pool:
+        yield pool
+
+
+@pytest.fixture
+async def limiter(pool: asyncpg.Pool) -> AsyncIterator[PgLimiter]:
+    async with PgLimiter(pool, gateway_id="gw-a") as limiter:
+        yield limiter
+
+
+def demand(
+    tokens: int = 10, *, tpm: int | None = 100, rpm: int | None = None, burst: int | None = None, tenant: str = "t"
+) -> Demand:
+    return Demand(
+        request_id=uuid.uuid4(),
+        tenant_id=uuid.uuid4(),
+        api_key_id=uuid.uuid4(),
+        requests=1,
+        tokens=tokens,
+        limits=(
+            BucketLimit(metric="tokens", scope=f"tenant:{tenant}", per_minute=tpm, burst=burst),
+            BucketLimit(metric="requests", scope=f"tenant:{tenant}", per_minute=rpm, burst=None),
+        ),
+    )
+
+
+async def settle(limiter: PgLimiter | LocalLimiter, request_id: uuid.UUID, tokens_used: int) -> None:
+    """Settled also where Postgres took longer than an answer waits for it."""
+    await limiter.settle(request_id, tokens_used)
+    if isinstance(limiter, PgLimiter):
+        await limiter._settling.drain(60)
+
+
+async def units(pool: asyncpg.Pool, key: str) -> int:
+    return await pool.fetchval("SELECT level FROM limiter_state WHERE key = $1", key)
+
+
+async def test_the_sql_and_the_core_take_one_history_to_the_same_levels(pool: asyncpg.Pool) -> None:
+    """`admit` is run at the database's own clock; the core is given the times that it wrote down."""
+    random_ = random.Random(20)
+    limits = [
+        BucketLimit(metric="requests", scope="tenant:m", per_minute=97, burst=None),
+        BucketLimit(metric="tokens", scope="tenant:m", per_minute=5_000_011, burst=70_001),
+        BucketLimit(metric="tokens", scope="key:m", per_minute=3_000_017, burst=90_001),
+    ]
+    levels: dict[str, Level] = {}
+    open_requests: list[tuple[uuid.UUID, tuple[Claim, ...], int]] = []
+    outcomes = set[bool]()
+    for _ in range(300):
+        if open_requests and random_.random() < 0.4:
+            request_id, claims, tokens = open_requests.pop(random_.randrange(len(open_requests)))
+            used = random_.randrange(tokens + 5)
+            assert await pool.fetchval("SELECT settle($1, $2)", [request_id], [used]) == 1
+            assert await pool.fetchval("SELECT settle($1, $2)", [request_id], [0]) == 0
+            for claim in claims:
+                if claim.refundable:
+                    levels[claim.key] = bucket.refund(levels[claim.key], claim, max(tokens - used, 0))
+        else:
+            one = demand(random_.randrange(1, 60_000))
+            claims = bucket.claims(msgspec.structs.replace(one, limits=tuple(limits[: random_.randint(1, 3)])))
+            row = await admit(pool, one, claims)
+            at_us = await pool.fetch(
+                "SELECT key, at_us FROM limiter_state WHERE key = ANY($1) ORDER BY key", [claim.key for claim in claims]
+            )
+            for claim in claims:
+                levels.setdefault(claim.key, Level(claim.burst * UNITS, 0))
+            if row["refused"] is None:
+                now_us = max(record["at_us"] for record in at_us)
+                verdict = bucket.decide([levels[claim.key] for claim in claims], claims, now_us)
+                assert verdict.refused is None
+                assert [level.units for level in verdict.levels] == row["levels"]
+                levels |= {claim.key: level for claim, level in zip(claims, verdict.levels, strict=True)}
+                open_requests.append((one.request_id, claims, one.tokens))
+            else:
+                refusing = claims[row["refused"] - 1]
+                missing = refusing.amount * UNITS - row["levels"][row["refused"] - 1]
+                assert row["retry_after_us"] == -(-missing // refusing.per_minute)
+            outcomes.add(row["refused"] is None)
+        stored = {record["key"]: record["level"] for record in await pool.fetch("SELECT key, level FROM limiter_state")}
+        assert stored == {key: level.units for key, level in levels.items()}
+    assert outcomes == {True, False}
+
+
+async def admit(pool: asyncpg.Pool, one: Demand, claims: tuple[Claim, ...]) -> asyncpg.Record:
+    return await pool.fetchrow(
+        "SELECT * FROM admit($1, $2, $3, 'gw', 15000, $4, $5, $6, $7, $8, $9)",
+        one.request_id,
+        one.tenant_id,
+        one.api_key_id,
+        one.tokens,
+        [claim.key for claim in claims],
+        [claim.per_minute for claim in claims],
+        [claim.burst for claim in claims],
+        [claim.amount for claim in claims],
+        [claim.refundable for claim in claims],
+    )
+
+
+@pytest.mark.parametrize(
+    ("level", "age_us", "per_minute", "burst"),
+    [
+        (0, 1, 7, 100),
+        (0, 10**16, bucket.LIMIT_MAX, bucket.LIMIT_MAX),
+        (-bucket.LIMIT_MAX * UNITS, 10**16, bucket.LIMIT_MAX, bucket.LIMIT_MAX),
+        (-bucket.LIMIT_MAX * UNITS, 5, 1, bucket.LIMIT_MAX),
+        (50 * UNITS, 10**9, 1, 10),
+        (3, -(10**9), 60, 10),
+    ],
+)
+async def test_refill_agrees_at_the_edges(
+    pool: asyncpg.Pool, level: int, age_us: int, per_minute: int, burst: int
+) -> None:
+    now_us = 10**17
+    found = await pool.fetchval(
+        "SELECT bucket_level($1, $2, $3, $4, $5)", level, now_us - age_us, now_us, per_minute, burst
+    )
+    claim = Claim("k", "tokens", per_minute, burst, 1)
+    assert found == bucket.refill(Level(level, now_us - age_us), claim, now_us).units
+
+
+@pytest.mark.parametrize("kind", ["postgres", "local"])
+class TestConformance:
+    """What every back end of `Limiter` does."""
+
+    @pytest.fixture
+    async def any_limiter(self, kind: str, limiter: PgLimiter) -> PgLimiter | LocalLimiter:
+        return limiter if kind == "postgres" else LocalLimiter(lambda: time.monotonic_ns() // 1_000)
+
+    async def test_a_reservation_takes_and_a_settlement_gives_back(self, any_limiter: PgLimiter | LocalLimiter) -> None:
+        first = demand(90)
+        decision = await any_limiter.admit(first)
+        assert decision.refused_by is None
+        [state] = decision.buckets
+        assert (state.metric, state.limit) == ("tokens", 100)
+        assert 10 <= state.remaining < 20
+        refused = await any_limiter.admit(demand(90))
+        assert refused.refused_by == "tokens"
+        assert refused.retry_after_ms is not None
+        assert 0 < refused.retry_after_ms <= 48_000
+        await settle(any_limiter, first.request_id, 5)
+        assert (await any_limiter.admit(demand(90))).refused_by is None
+
+    async def test_all_or_nothing(self, any_limiter: PgLimiter | LocalLimiter) -> None:
+        for _ in range(3):
+            refused = await any_limiter.admit(demand(1_000, tpm=2_000, rpm=2, burst=999))
+            assert refused.refused_by == "tokens"
+            assert refused.retry_after_ms is None
+        for _ in range(2):
+            assert (await any_limiter.admit(demand(1, tpm=2_000, rpm=2, burst=999))).refused_by is None
+        assert (await any_limiter.admit(demand(1, tpm=2_000, rpm=2, burst=999))).refused_by == "requests"
+
+    async def test_admission_is_idempotent(self, any_limiter: PgLimiter | LocalLimiter) -> None:
+        one = demand(60)
+        for _ in range(3):
+            assert (await any_limiter.admit(one)).refused_by is None
+        assert (await any_limiter.admit(demand(30))).refused_by is None
+
+    async def test_settling_twice_or_the_unknown_refunds_once(self, any_limiter: PgLimiter | LocalLimiter) -> None:
+        kept, refunded = demand(50), demand(50)
+        for one in (kept, refunded):
+            assert (await any_limiter.admit(one)).refused_by is None
+        for _ in range(3):
+            await settle(any_limiter, refunded.request_id, 0)
+            await settle(any_limiter, uuid.uuid4(), 0)
+        assert (await any_limiter.admit(demand(55))).refused_by == "tokens"
+        assert (await any_limiter.admit(demand(50))).refused_by is None
+
+    async def test_zero_refuses_for_ever_and_null_never(self, any_limiter: PgLimiter | LocalLimiter) -> None:
+        refused = await any_limiter.admit(demand(1, tpm=0))
+        assert (refused.refused_by, refused.retry_after_ms) == ("tokens", None)
+        unlimited = await any_limiter.admit(demand(10**12, tpm=None))
+        assert (unlimited.refused_by, unlimited.buckets) == (None, ())
+
+    async def test_a_request_that_was_made_is_not_refunded(self, any_limiter: PgLimiter | LocalLimiter) -> None:
+        one = demand(10, tpm=None, rpm=1)
+        assert (await any_limiter.admit(one)).refused_by is None
+        await settle(any_limiter, one.request_id, 0)
+        assert (await any_limiter.admit(demand(10, tpm=None, rpm=1))).refused_by == "requests"
+
+
+async def test_requests_sent_together_through_two_gateways_cannot_outrun_a_limit(
+    pool: asyncpg.Pool, limiter: PgLimiter
+) -> None:
+    async with PgLimiter(pool, gateway_id="gw-b") as other:
+        demands = [demand(80) for _ in range(20)]
+        decisions = await asyncio.gather(*((limiter, other)[index % 2].admit(one) for index, one in enumerate(demands)))
+        admitted = [index for index, decision in enumerate(decisions) if decision.refused_by is None]
+        assert len(admitted) == 1
+        assert all(decision.retry_after_ms for decision in decisions if decision.refused_by)
+        winner = demands[admitted[0]]
+        await settle((limiter, other)[admitted[0] % 2], winner.request_id, 25)
+        assert (await other.admit(demand(70))).refused_by is None
+
+
+async def test_many_small_requests_through_two_gateways_take_exactly_the_burst(
+    pool: asyncpg.Pool, limiter: PgLimiter
+) -> None:
+    began = time.monotonic()
+    async with PgLimiter(pool, gateway_id="gw-b") as other:
+        decisions = await asyncio.gather(
+            *((limiter, other)[index % 2].admit(demand(7, tpm=700, rpm=1_000)) for index in range(300))
+        )
+    admitted = sum(decision.refused_by is None for decision in decisions)
+    most = 700 + 700 * (time.monotonic() - began) / 60
+    assert 700 <= 7 * admitted <= most
+
+
+async def test_an_abandoned_lease_is_refunded_once_and_a_late_settlement_is_nothing(pool: asyncpg.Pool) -> None:
+    abandoned, kept = demand(90, tpm=1, burst=1_000), demand(500, tpm=1, burst=1_000)
+    for one in (abandoned, kept):
+        await admit(pool, one, bucket.claims(one))
+    expire = "UPDATE inflight SET expires_at = now() - interval '1 second' WHERE request_id = $1"
+    await pool.execute(expire, abandoned.request_id)
+    assert await pool.fetchval("SELECT expire_leases(10)") == 1
+    assert await pool.fetchval("SELECT expire_leases(10)") == 0
+    assert await pool.fetchval("SELECT settle($1, $2)", [abandoned.request_id], [0]) == 0
+    assert await units(pool, "tenant:t/tokens") // UNITS == 500
+    assert await pool.fetchval("SELECT request_id FROM inflight") == kept.request_id
+
+
+async def test_a_settled_reservation_that_no_bill_closes_goes_without_a_refund(pool: asyncpg.Pool) -> None:
+    one = demand(90, tpm=1, burst=1_000)
+    await admit(pool, one, bucket.claims(one))
+    await pool.execute("SELECT settle($1, $2)", [one.request_id], [40])
+    await pool.execute("UPDATE inflight SET expires_at = now() - interval '1 second'")
+    assert await pool.fetchval("SELECT expire_leases(10)") == 0
+    assert await units(pool, "tenant:t/tokens") // UNITS == 960
+    assert await pool.fetchval("SELECT count(*) FROM inflight") == 0
+
+
+async def test_renewal_extends_open_leases_only_and_brings_none_back(pool: asyncpg.Pool) -> None:
+    kept, settled, gone = demand(1), demand(1), demand(1)
+    for one in (kept, settled, gone):
+        await admit(pool, one, bucket.claims(one))
+    await pool.execute("SELECT settle($1, $2)", [settled.request_id], [1])
+    await pool.execute("DELETE FROM inflight WHERE request_id = $1", gone.request_id)
+    await pool.execute("UPDATE inflight SET expires_at = now()")
+    ids = [kept.request_id, settled.request_id, gone.request_id]
+    await pool.fetchval("SELECT renew_leases('gw-a', $1, 3600000)", ids)
+    alive = await pool.fetch("SELECT request_id FROM inflight WHERE expires_at > now()")
+    assert [record["request_id"] for record in alive] == [kept.request_id]
+
+
+async def test_a_gateway_renews_its_open_leases(pool: asyncpg.Pool, limiter: PgLimiter) -> None:
+    one = demand(1)
+    await limiter.admit(one)
+    await pool.execute("UPDATE inflight SET expires_at = now() + interval '1 second'")
+    limiter._upkeep_due.set()
+    async with asyncio.timeout(60):
+        while not await pool.fetchval("SELECT expires_at > now() + interval '5 seconds' FROM inflight"):
+            await asyncio.sleep(0.02)
+
+
+async def test_live_gateways_are_counted(pool: asyncpg.Pool, limiter: PgLimiter) -> None:
+    async with PgLimiter(pool, gateway_id="gw-b"):
+        while await pool.fetchval("SELECT count(*) FROM gateways") < 2:
+            await asyncio.sleep(0.01)
+        await pool.execute("INSERT INTO gateways VALUES ('gw-dead', now() - interval '1 second')")
+        assert await pool.fetchval("SELECT renew_leases('gw-a', '{}', 15000)") == 2
+
+
+async def test_a_request_of_unlimited_buckets_is_reserved_and_settled_too(
+    pool: asyncpg.Pool, limiter: PgLimiter
+) -> None:
+    one = demand(5, tpm=None)
+    await limiter.admit(one)
+    assert await pool.fetchval("SELECT state FROM inflight") == "open"
+    await settle(limiter, one.request_id, 5)
+    assert await pool.fetchval("SELECT state FROM inflight") == "settled"
+
+
+async def test_debts_of_an_outage_are_charged_and_bounded(pool: asyncpg.Pool) -> None:
+    charge = "SELECT debit_buckets($1, $2, $3, $4)"
+    await pool.execute(charge, ["a/tokens", "b/tokens"], [60, 60], [100, 100], [30, 10**10])
+    assert await units(pool, "a/tokens") == 70 * UNITS
+    assert await units(pool, "b/tokens") == -100 * UNITS
+
+
+async def test_the_lock_order_is_the_key_order_whatever_the_mix(pool: asyncpg.Pool) -> None:
+    """Overlapping buckets, settlements in batches, expiry and renewal at once: Postgres would name a deadlock."""
+    limits = [BucketLimit(metric="tokens", scope=f"s{n}", per_minute=10**6, burst=10**6) for n in range(4)]
+    random_ = random.Random(4)
+    admitted: list[uuid.UUID] = []
+
+    async def one_client() -> None:
+        for _ in range(25):
+            chosen = tuple(random_.sample(limits, random_.randint(1, 4)))
+            one = msgspec.structs.replace(demand(100), limits=chosen)
+            assert (await admit(pool, one, bucket.claims(one)))["refused"] is None
+            admitted.append(one.request_id)
+            batch = random_.sample(admitted, min(5, len(admitted)))
+            await pool.execute("SELECT settle($1, $2)", batch, [0] * len(batch))
+            await pool.execute("SELECT expire_leases(10)")
+            await pool.execute("SELECT renew_leases('gw', $1, 15000)", batch)
+
+    await asyncio.gather(*(one_client() for _ in range(8)))
+    await pool.execute("SELECT settle($1, $2)", admitted, [0] * len(admitted))
+    levels = await pool.fetch("SELECT level FROM limiter_state")
+    assert [record["level"] for record in levels] == [10**6 * UNITS] * 4
+    assert await pool.fetchval("SELECT count(*) FROM inflight WHERE state = 'open'") == 0
