@@ -6,9 +6,12 @@ GatewayError
 ├── InvalidKey              401  unknown, malformed, revoked or expired key: one body for all
 ├── Forbidden               403  the key is good but may not do this
 ├── ModelNotFound           404  unknown, or not allowed to this key
+├── BodyTimeout             408  the client stopped sending its body
 ├── BodyTooLarge            413
+├── UnsupportedMedia        415  the body is declared to be something else than JSON
 ├── RateLimited             429  a token bucket has not enough; `retry_after_ms` None means never
 ├── QueueFull               429  the queue of the tenant or tier is full
+├── ClientGone              499  the client hung up; nobody reads the answer, metrics and logs do
 ├── RequestFailed           500  the engine ended this request with an error
 ├── WorkerLost              502  the attempt was lost after it had started
 ├── Unavailable             503  no worker, no NATS, no Postgres, draining
@@ -77,10 +80,22 @@ class ModelNotFound(GatewayError):
     code = "model_not_found"
 
 
+class BodyTimeout(GatewayError):
+    status = 408
+    type = "invalid_request_error"
+    code = "request_timeout"
+
+
 class BodyTooLarge(GatewayError):
     status = 413
     type = "invalid_request_error"
     code = "request_too_large"
+
+
+class UnsupportedMedia(GatewayError):
+    status = 415
+    type = "invalid_request_error"
+    code = "unsupported_media_type"
 
 
 class RateLimited(GatewayError):
@@ -104,6 +119,11 @@ class QueueFull(GatewayError):
     status = 429
     type = "requests"
     code = "slow_down"
+
+
+class ClientGone(GatewayError):
+    status = 499
+    code = "client_closed_request"
 
 
 class RequestFailed(GatewayError):

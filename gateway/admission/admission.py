@@ -1,0 +1,170 @@
+"""The one call between a well-formed request and a worker: model, prompt, context, limits, in this order.
+
+What it returns has been encoded exactly as the model will read it and reserved in every bucket or in none. Whoever
+gets an `Admitted` must settle it once, whatever happens next. Knows nothing of HTTP and nothing of NATS.
+"""
+
+import hashlib
+import hmac
+import secrets
+import uuid
+from dataclasses import dataclass
+
+from gateway.admission import ratelimit
+from gateway.admission.catalog import Catalog, ServedModel
+from gateway.admission.generation import Generation
+from gateway.admission.limiter import Demand, Limiter
+from gateway.errors import ContextTooLong, InvalidRequest, ModelNotFound, Unavailable
+from gateway.seams import Fleet, Principal
+from shared import wire
+
+CACHE_SALT_LABEL = b"forebay cache salt v1"
+RETRY_AFTER_MS = 2_000
+SEED_BITS = 63
+
+
+@dataclass(slots=True, frozen=True)
+class Admitted:
+    job: wire.Job
+    pool: str
+    headers: dict[str, str]  # x-ratelimit-*, after the reservation
+
+
+class Admission:
+    def __init__(
+        self,
+        catalog: Catalog,
+        fleet: Fleet,
+        limiter: Limiter,
+        *,
+        gateway_id: str,
+        default_output: int,
+        wait_s: float,
+        run_s: float,
+    ) -> None:
+        self._catalog = catalog
+        self._fleet = fleet
+        self._limiter = limiter
+        self._gateway_id = gateway_id
+        self._default_output = default_output
+        self._wait_ms = int(wait_s * 1_000)
+        self._run_ms = int(run_s * 1_000)
+
+    async def admit(self, principal: Principal, request_id: uuid.UUID, generation: Generation) -> Admitted:
+        """Encode, check and reserve. Raises ModelNotFound, InvalidRequest, ContextTooLong, RateLimited, Unavailable."""
+        model, pool = self._find(generation.model)
+        _check_bias(generation, model.card.vocab_size)
+        prompts = await model.encoder.encode(generation)
+        max_tokens = self._output(principal, model, generation, max(map(len, prompts)))
+        headers = await self._reserve(principal, request_id, prompts, generation.n, max_tokens)
+        sampling = _sampling(generation, max_tokens)
+        job = self._job(principal, request_id, model, prompts=prompts, n=generation.n, sampling=sampling)
+        return Admitted(job, pool, headers)
+
+    async def settle(self, request_id: uuid.UUID, tokens_used: int) -> None:
+        await self._limiter.settle(request_id, tokens_used)
+
+    def _find(self, name: str) -> tuple[ServedModel, str]:
+        ready = self._fleet.find(name)
+        model = None if ready is None else self._catalog.get(ready.digest)
+        if ready is not None and model is not None:
+            return model, ready.pool
+        if ready is not None or self._catalog.knows(name) or not self._fleet.models():
+            raise Unavailable(f"No worker is ready for the model {_shown(name)}.", retry_after_ms=RETRY_AFTER_MS)
+        raise ModelNotFound(f"The model {_shown(name)} does not exist or you have no access to it.", param="model")
+
+    def _output(self, principal: Principal, model: ServedModel, generation: Generation, prompt_tokens: int) -> int:
+        """How many tokens each choice may have. Raises ContextTooLong."""
+        limit = model.encoder.context_max
+        if principal.context_max is not None:
+            limit = min(limit, principal.context_max)
+        asked = generation.max_tokens
+        if prompt_tokens >= limit:
+            raise ContextTooLong(
+                f"The context limit is {limit} tokens, and the prompt alone has {prompt_tokens}.",
+                param=generation.prompt_param,
+            )
+        if asked is not None and prompt_tokens + asked > limit:
+            raise ContextTooLong(
+                f"The context limit is {limit} tokens, but {prompt_tokens + asked} were requested: {prompt_tokens} in "
+                f"the prompt and {asked} for the output.",
+                param=generation.max_tokens_param,
+            )
+        return min(self._default_output, limit - prompt_tokens) if asked is None else asked
+
+    async def _reserve(
+        self, principal: Principal, request_id: uuid.UUID, prompts: list[list[int]], n: int, max_tokens: int
+    ) -> dict[str, str]:
+        """Take the tokens out of every bucket; the headers that tell. Raises RateLimited, Unavailable."""
+        demand = Demand(
+            request_id=request_id,
+            tenant_id=principal.tenant_id,
+            api_key_id=principal.key_id,
+            requests=1,
+            tokens=sum(map(len, prompts)) + len(prompts) * n * max_tokens,
+            limits=principal.limits,
+        )
+        try:
+            decision = await self._limiter.admit(demand)
+        except BaseException:
+            # It may have been decided without us hearing of it: an admission in doubt is given back.
+            await self._limiter.settle(request_id, 0)
+            raise
+        if decision.refused_by is not None:
+            raise ratelimit.refusal(decision, demand)
+        return ratelimit.headers(decision)
+
+    def _job(
+        self,
+        principal: Principal,
+        request_id: uuid.UUID,
+        model: ServedModel,
+        *,
+        prompts: list[list[int]],
+        n: int,
+        sampling: wire.Sampling,
+    ) -> wire.Job:
+        return wire.Job(
+            request=str(request_id),
+            attempt=1,
+            gateway=self._gateway_id,
+            tenant=str(principal.tenant_id),
+            key=str(principal.key_id),
+            model=model.id,
+            card=model.digest,
+            tier=principal.tier,
+            prompts=tuple(wire.pack_ids(prompt) for prompt in prompts),
+            n=n,
+            sampling=sampling,
+            cache_salt=_cache_salt(principal.tenant_id),
+            wait_ms=self._wait_ms,
+            run_ms=self._run_ms,
+        )
+
+
+def _sampling(generation: Generation, max_tokens: int) -> wire.Sampling:
+    return wire.Sampling(
+        max_tokens=max_tokens,
+        temperature=generation.temperature,
+        top_p=generation.top_p,
+        seed=secrets.randbits(SEED_BITS) if generation.seed is None else generation.seed % 2**64,
+        stop=generation.stop,
+        ignore_eos=generation.ignore_eos,
+        logit_bias=generation.logit_bias,
+        logprobs=generation.logprobs,
+    )
+
+
+def _check_bias(generation: Generation, vocab_size: int) -> None:
+    for token, _ in generation.logit_bias:
+        if not 0 <= token < vocab_size:
+            raise InvalidRequest(f"Token id {token} is not in the vocabulary.", param="logit_bias")
+
+
+def _cache_salt(tenant_id: uuid.UUID) -> bytes:
+    """Tenants never share cached blocks, so that none can time what another has sent. The same on every gateway."""
+    return hmac.digest(CACHE_SALT_LABEL, tenant_id.bytes, hashlib.sha256)[:16]
+
+
+def _shown(name: str) -> str:
+    return f"`{name if len(name) <= 80 else name[:80] + '…'}`"

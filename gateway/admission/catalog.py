@@ -1,0 +1,55 @@
+"""The models whose cards this gateway has read: encoder and row in Postgres, by digest.
+
+A model is served only once it is here, and stays here when its workers go: its name is then known, but not ready.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from gateway.admission.tokenizer import PromptEncoder
+from gateway.errors import Unavailable
+from shared import wire
+
+CARDS_MAX = 256
+
+Register = Callable[[wire.ModelCard, str], Awaitable[str]]
+"""(card, digest) to the id of the model's row. Raises Unavailable."""
+
+
+@dataclass(slots=True, frozen=True)
+class ServedModel:
+    id: str  # of the row in `models`
+    digest: str
+    card: wire.ModelCard
+    encoder: PromptEncoder
+    created_s: int  # Unix seconds at which this gateway first saw it
+
+
+class Catalog:
+    def __init__(self, register: Register, executor: Executor) -> None:
+        self._register = register
+        self._executor = executor
+        self._by_digest: dict[str, ServedModel] = {}
+
+    async def add(self, digest: str, card: wire.ModelCard) -> None:
+        """Build what serving `card` needs and write it down in Postgres. Idempotent. Raises Unavailable."""
+        if digest in self._by_digest:
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            encoder = await loop.run_in_executor(self._executor, PromptEncoder, card, self._executor)
+        except Exception as error:  # `tokenizers` raises nothing more precise
+            raise Unavailable(f"The card of {card.name} cannot be used: {error}") from error
+        row = await self._register(card, digest)
+        while len(self._by_digest) >= CARDS_MAX:
+            del self._by_digest[next(iter(self._by_digest))]
+        self._by_digest[digest] = ServedModel(row, digest, card, encoder, int(time.time()))
+
+    def get(self, digest: str) -> ServedModel | None:
+        return self._by_digest.get(digest)
+
+    def knows(self, name: str) -> bool:
+        return any(model.card.name == name for model in self._by_digest.values())

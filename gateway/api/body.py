@@ -1,0 +1,104 @@
+"""Reading and decoding a request's body: bounded in bytes, time and nesting; every fault is a GatewayError.
+
+A request may be refused before its body has arrived. What the client is still sending is then read and thrown away
+for a while, in constant memory: most clients read no answer before they have sent everything, and a connection whose
+body was left lying is closed under the client's next request.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar
+
+import msgspec
+from litestar import Request
+
+from gateway.errors import BodyTimeout, BodyTooLarge, ClientGone, InvalidRequest, UnsupportedMedia
+
+T = TypeVar("T")
+
+DISCARD_BYTES_MAX = 64 * 1024 * 1024
+DISCARD_S = 10.0
+MESSAGE_CHARS_MAX = 300
+MEDIA_TYPES = ("", "application/json", "application/octet-stream", "text/plain")
+
+_AT_PATH = re.compile(r" - at `\$\.?(?P<path>.*)`$", re.DOTALL)
+_FIELD = re.compile(r"(?:required|unknown) field `(?P<field>.*)`", re.DOTALL)
+
+
+async def read(request: Request[Any, Any, Any], *, bytes_max: int, seconds: float) -> bytes:
+    """The whole body. Raises UnsupportedMedia, BodyTooLarge, BodyTimeout, ClientGone."""
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media not in MEDIA_TYPES and not media.endswith("+json"):
+        raise UnsupportedMedia("The body must be JSON: send Content-Type: application/json.")
+    declared = request.headers.get("content-length", "")
+    too_large = BodyTooLarge(f"The body is larger than the {bytes_max} bytes that this server accepts.")
+    if declared.isdecimal() and int(declared) > bytes_max:
+        raise too_large
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(seconds):
+            async for part in _parts(request):
+                size += len(part)
+                if size > bytes_max:
+                    raise too_large
+                parts.append(part)
+    except TimeoutError:
+        raise BodyTimeout(f"The body did not arrive within {seconds:g} seconds.") from None
+    return b"".join(parts)
+
+
+async def discard(request: Request[Any, Any, Any]) -> bool:
+    """Read the rest of the body and forget it. False if it had not ended within DISCARD_S and DISCARD_BYTES_MAX."""
+    size = 0
+    try:
+        async with asyncio.timeout(DISCARD_S):
+            async for part in _parts(request):
+                size += len(part)
+                if size > DISCARD_BYTES_MAX:
+                    return False
+    except TimeoutError:
+        return False
+    return True
+
+
+def decode(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
+    """`body` as the decoder's type. Raises InvalidRequest whose `param` is the field at fault."""
+    try:
+        # msgspec skips fields of type Raw without looking at their encoding: one rule for all fields.
+        return decoder.decode(body if body.isascii() else body.decode())
+    except msgspec.ValidationError as error:
+        raise _invalid_field(str(error)) from None
+    except RecursionError:
+        raise InvalidRequest("The body is nested too deeply.") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        detail = "not valid UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+        raise InvalidRequest(f"The body is not valid JSON: {_short(detail)}.", code="invalid_json") from None
+
+
+def _invalid_field(detail: str) -> InvalidRequest:
+    at = _AT_PATH.search(detail)
+    path = at["path"] if at else ""
+    fault = detail[: at.start()] if at else detail
+    if field := _FIELD.search(detail):
+        path = f"{path}.{field['field']}" if path else field["field"]
+    param = path if path.startswith("messages") else re.split(r"[.\[]", path)[0]
+    code = "unknown_parameter" if "unknown field" in detail else None
+    message = f"{_short(path)}: {_short(fault)}." if path else f"{_short(fault)}."
+    return InvalidRequest(message, param=_short(param) or None, code=code)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MESSAGE_CHARS_MAX else text[:MESSAGE_CHARS_MAX] + "…"
+
+
+async def _parts(request: Request[Any, Any, Any]) -> AsyncIterator[bytes]:
+    more = True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone("The client closed the connection before it had sent its body.")
+        assert message["type"] == "http.request"
+        more = message.get("more_body", False)
+        yield message.get("body", b"")

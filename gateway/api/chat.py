@@ -1,0 +1,22 @@
+"""POST /v1/chat/completions."""
+
+from typing import Any
+
+import msgspec
+from litestar import Request, Response, post
+from litestar.di import NamedDependency
+
+from gateway.api import parse
+from gateway.api.answer import Endpoint, answer
+from gateway.api.chat_shape import ChatShape
+from gateway.api.schemas import ChatBody
+from gateway.services import Services
+
+ENDPOINT = Endpoint(msgspec.json.Decoder(ChatBody), parse.chat, ChatShape)
+
+
+@post("/v1/chat/completions", status_code=200)
+async def create_chat_completion(
+    request: Request[Any, Any, Any], services: NamedDependency[Services]
+) -> Response[bytes]:
+    return await answer(request, services, ENDPOINT)

@@ -1,0 +1,94 @@
+"""The dialect of /v1/completions."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from gateway.api.shape import DONE, Choice, Heading, Usage, clamped, event, json_bytes, token_text
+from shared import wire
+
+
+class Logprobs(msgspec.Struct, frozen=True):
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]  # where each token's text begins in the choice's text
+
+
+class AnswerChoice(msgspec.Struct, frozen=True, kw_only=True):
+    index: int
+    text: str
+    logprobs: Logprobs | None
+    finish_reason: wire.Finish | None
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    object: str = "text_completion"
+    created: int
+    model: str
+    choices: list[AnswerChoice]
+    usage: Usage
+    system_fingerprint: None = None
+
+
+class CompletionShape:
+    def __init__(self, heading: Heading) -> None:
+        self._heading = heading
+        self._id = f"cmpl-{heading.request}"
+        self._offsets = [0] * heading.choices
+        self._head = (
+            b'{"id":' + json_bytes(self._id) + b',"object":"text_completion","created":%d' % heading.created_s
+        ) + (b',"model":' + json_bytes(heading.model) + b',"system_fingerprint":null,"choices":[')
+        self._usage = b',"usage":null' if heading.include_usage else b""
+
+    def opening(self) -> bytes:
+        return b""
+
+    def events(self, chunk: wire.Chunk) -> bytes:
+        if not (chunk.text or chunk.logprobs or chunk.finish):
+            return b""
+        logprobs = json_bytes(self._logprobs(chunk.choice, chunk.logprobs)) if chunk.logprobs else b"null"
+        finish = b'"' + chunk.finish.encode() + b'"' if chunk.finish else b"null"
+        body = b'{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b}]' % (
+            chunk.choice,
+            json_bytes(chunk.text),
+            logprobs,
+            finish,
+        )
+        return event(self._head + body + self._usage + b"}")
+
+    def closing(self, usage: Usage) -> bytes:
+        if not self._heading.include_usage:
+            return DONE
+        return event(self._head + b'],"usage":' + json_bytes(usage) + b"}") + DONE
+
+    def whole(self, choices: list[Choice], usage: Usage) -> bytes:
+        return json_bytes(
+            Answer(
+                id=self._id,
+                created=self._heading.created_s,
+                model=self._heading.model,
+                choices=[self._choice(choice) for choice in choices],
+                usage=usage,
+            )
+        )
+
+    def _choice(self, choice: Choice) -> AnswerChoice:
+        return AnswerChoice(
+            index=choice.index,
+            text="".join(choice.texts),
+            logprobs=self._logprobs(choice.index, choice.logprobs) if self._heading.logprobs else None,
+            finish_reason=choice.finish,
+        )
+
+    def _logprobs(self, choice: int, tokens: Iterable[wire.TokenLogprob]) -> Logprobs:
+        logprobs = Logprobs([], [], [], [])
+        for token in tokens:
+            text = token_text(token.text)
+            logprobs.tokens.append(text)
+            logprobs.token_logprobs.append(clamped(token.logprob))
+            logprobs.top_logprobs.append({token_text(top): clamped(value) for _, value, top in token.top})
+            logprobs.text_offset.append(self._offsets[choice])
+            self._offsets[choice] += len(text)
+        return logprobs

@@ -1,0 +1,20 @@
+"""POST /v1/completions."""
+
+from typing import Any
+
+import msgspec
+from litestar import Request, Response, post
+from litestar.di import NamedDependency
+
+from gateway.api import parse
+from gateway.api.answer import Endpoint, answer
+from gateway.api.completion_shape import CompletionShape
+from gateway.api.schemas import CompletionBody
+from gateway.services import Services
+
+ENDPOINT = Endpoint(msgspec.json.Decoder(CompletionBody), parse.completion, CompletionShape)
+
+
+@post("/v1/completions", status_code=200)
+async def create_completion(request: Request[Any, Any, Any], services: NamedDependency[Services]) -> Response[bytes]:
+    return await answer(request, services, ENDPOINT)

@@ -1,0 +1,73 @@
+"""The only place that turns errors into responses: OpenAI's body and headers.
+
+A stream that has begun has no status left to tell an error by: `gateway.api.answer` sends the same object as an event.
+"""
+
+import math
+from typing import Any
+
+import msgspec
+from litestar import Request, Response
+from litestar.exceptions import HTTPException
+
+from gateway.api.requestid import request_id
+from gateway.errors import GatewayError
+from shared import log
+
+logger = log.get("gateway.api")
+
+UNEXPECTED = "The server had an error while processing this request."
+
+
+class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorAnswer(msgspec.Struct, frozen=True):
+    error: ErrorBody
+
+
+def encode(error: GatewayError) -> bytes:
+    """The JSON object that says `error`, in a response as in an event."""
+    body = ErrorBody(message=error.message, type=error.type, param=error.param, code=error.code)
+    return msgspec.json.encode(ErrorAnswer(body))
+
+
+def outcome(error: BaseException) -> str:
+    """The `outcome` label: the error's code, of which there are few."""
+    if isinstance(error, GatewayError):
+        return error.code or error.type
+    return "server_error"
+
+
+def on_gateway_error(_: Request[Any, Any, Any], error: GatewayError) -> Response[bytes]:
+    return Response(encode(error), status_code=error.status, media_type="application/json", headers=_headers(error))
+
+
+def on_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+    """What Litestar itself refuses: an unknown path, a wrong method."""
+    message = f"{request.method} {request.url.path[:200]}: {error.detail[:200]}"
+    body = ErrorBody(message=message, type="invalid_request_error" if error.status_code < 500 else "server_error")
+    content = msgspec.json.encode(ErrorAnswer(body))
+    headers = {name: value for name, value in (error.headers or {}).items() if name.lower() == "allow"}
+    return Response(content, status_code=error.status_code, media_type="application/json", headers=headers)
+
+
+def on_unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    logger.error("request.crashed", request=str(request_id(request.scope)), exc_info=error)
+    return Response(encode(GatewayError(UNEXPECTED)), status_code=500, media_type="application/json")
+
+
+def _headers(error: GatewayError) -> dict[str, str]:
+    headers = dict(error.headers)
+    if error.retry_after_ms is not None:
+        headers["retry-after"] = str(max(1, math.ceil(error.retry_after_ms / 1_000)))
+        headers["retry-after-ms"] = str(error.retry_after_ms)
+    if error.should_retry is not None:
+        headers["x-should-retry"] = "true" if error.should_retry else "false"
+    if error.status == 401:
+        headers.setdefault("www-authenticate", "Bearer")
+    return headers

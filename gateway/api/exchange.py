@@ -1,0 +1,109 @@
+"""One admitted request, from dispatch to settlement.
+
+Owns the open stream of chunks and the reservation. Whatever happens, leaving it cancels what still runs and settles
+what was used, once. Knows nothing of HTTP; an exchange that was never finished was cancelled.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, suppress
+from time import monotonic
+from typing import Self
+from uuid import UUID
+
+from gateway.admission.admission import Admission, Admitted
+from gateway.errors import RequestFailed
+from gateway.metrics import Metrics
+from gateway.seams import Dispatcher, RequestStream
+from shared import wire
+
+FIRST_CHUNK_S = 10.0  # how long an accepted request may still fail with a status of its own, before headers are sent
+
+
+class Exchange:
+    """Use as `async with Exchange(...) as exchange`; entering waits for a worker and, for a while, its first tokens."""
+
+    def __init__(
+        self,
+        admitted: Admitted,
+        *,
+        admission: Admission,
+        dispatcher: Dispatcher,
+        metrics: Metrics,
+        wait_s: float,
+        run_s: float,
+        arrived_s: float,
+    ) -> None:
+        self._admitted = admitted
+        self._admission = admission
+        self._open = dispatcher.open(admitted.job, pool=admitted.pool, wait_s=wait_s, run_s=run_s)
+        self._metrics = metrics
+        self._arrived_s = arrived_s
+        self._stack = AsyncExitStack()
+        self._stream: RequestStream | None = None
+        self._first: list[wire.Chunk] = []
+        self._settled = False
+        self._unfinished = len(admitted.job.prompts) * admitted.job.n
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return self._admitted.headers
+
+    @property
+    def choices(self) -> int:
+        return len(self._admitted.job.prompts) * self._admitted.job.n
+
+    @property
+    def tokens_used(self) -> int:
+        return 0 if self._stream is None else self._stream.prompt_tokens + self._stream.completion_tokens
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._stream = await self._stack.enter_async_context(self._open)
+            self._chunks = aiter(self._stream)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_CHUNK_S):
+                    self._first = await self._next()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def chunks(self) -> AsyncIterator[list[wire.Chunk]]:
+        """All chunks, in order, in lists as they came. Raises GatewayError when the answer cannot be completed."""
+        last_s = 0.0
+        chunks = self._first or await self._next()
+        while chunks:
+            now_s = monotonic()
+            if last_s:
+                self._metrics.itl.observe(now_s - last_s)
+            else:
+                self._metrics.ttft.observe(now_s - self._arrived_s)
+            last_s = now_s
+            self._unfinished -= sum(1 for chunk in chunks if chunk.finish)
+            yield chunks
+            chunks = await self._next()
+
+    async def end(self) -> wire.End:
+        """Settle after the last chunk; the worker's own counts. Raises RequestFailed if the answer is not complete."""
+        end = self._stream.end if self._stream else None
+        await self.close()
+        if end is None or end.outcome != "finished" or self._unfinished:
+            raise RequestFailed((end and end.message) or "The answer ended before it was complete.")
+        return end
+
+    async def close(self) -> None:
+        """Cancel at the worker unless it has ended, then settle. Idempotent."""
+        try:
+            await self._stack.aclose()
+        finally:
+            if not self._settled:
+                self._settled = True
+                await self._admission.settle(UUID(self._admitted.job.request), self.tokens_used)
+
+    async def _next(self) -> list[wire.Chunk]:
+        """The next chunks; empty after the last."""
+        return await anext(self._chunks, [])

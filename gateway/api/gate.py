@@ -1,0 +1,52 @@
+"""How many requests this process serves at once, and whether it takes new ones.
+
+Knows nothing of what a request is. Every request holds one place from its first line to its last byte, so that
+`idle` means that nobody is cut off by leaving.
+"""
+
+import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from gateway.errors import Unavailable
+
+RETRY_AFTER_MS = 1_000
+
+
+class Gate:
+    def __init__(self, places_max: int, *, closed: bool = False) -> None:
+        self._places_max = places_max
+        self._taken = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.closed = closed
+
+    @property
+    def taken(self) -> int:
+        return self._taken
+
+    @contextmanager
+    def place(self) -> Generator[None]:
+        """Hold one place. Raises Unavailable when there is none, or when the gate is closed."""
+        if self.closed:
+            raise Unavailable("This gateway takes no requests at the moment.", retry_after_ms=RETRY_AFTER_MS)
+        if self._taken >= self._places_max:
+            raise Unavailable("Too many requests are open on this gateway.", retry_after_ms=RETRY_AFTER_MS)
+        self._taken += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._taken -= 1
+            if self._taken == 0:
+                self._idle.set()
+
+    async def drain(self, seconds: float) -> bool:
+        """Close the gate and wait until all places are free. False if that took longer than `seconds`."""
+        self.closed = True
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True

@@ -1,0 +1,54 @@
+"""GET /v1/models and /v1/models/{id}: the models that a worker is ready to serve, by name."""
+
+from typing import Any
+
+import msgspec
+from litestar import Request, Response, get
+from litestar.di import NamedDependency
+from litestar.params import FromPath
+
+from gateway.auth import guards
+from gateway.errors import ModelNotFound
+from gateway.services import Services
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str = "forebay"
+
+
+class ModelList(msgspec.Struct, frozen=True, kw_only=True):
+    object: str = "list"
+    data: list[Model]
+
+
+@get("/v1/models")
+async def list_models(request: Request[Any, Any, Any], services: NamedDependency[Services]) -> Response[bytes]:
+    await guards.caller(request, services.principals)
+    return _json(ModelList(data=_ready(services)))
+
+
+@get("/v1/models/{name:path}")
+async def get_model(
+    request: Request[Any, Any, Any], services: NamedDependency[Services], name: FromPath[str]
+) -> Response[bytes]:
+    await guards.caller(request, services.principals)
+    wanted = name.removeprefix("/")
+    for model in _ready(services):
+        if model.id == wanted:
+            return _json(model)
+    raise ModelNotFound(f"The model `{wanted[:80]}` does not exist or you have no access to it.", param="model")
+
+
+def _ready(services: Services) -> list[Model]:
+    found: dict[str, Model] = {}
+    for ready in services.dispatcher.fleet.models():
+        if served := services.catalog.get(ready.digest):
+            found.setdefault(ready.name, Model(id=ready.name, created=served.created_s))
+    return [found[name] for name in sorted(found)]
+
+
+def _json(value: Model | ModelList) -> Response[bytes]:
+    return Response(msgspec.json.encode(value), status_code=200, media_type="application/json")

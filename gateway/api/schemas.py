@@ -1,0 +1,121 @@
+"""The bodies of requests, field for field as OpenAI documents them, and what is done with each field.
+
+Decoding settles types; `gateway.api.parse` settles ranges. A field that is not listed is refused by its name. Fields
+of type Raw are not looked into while decoding: those in `NEUTRAL` are refused unless they say what is done anyway,
+the others have no effect here.
+"""
+
+from typing import Any
+
+import msgspec
+
+NULL = msgspec.Raw(b"null")
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    include_usage: bool | None = None
+
+
+class Part(msgspec.Struct, frozen=True):
+    type: str
+    text: str | None = None
+
+
+class Message(msgspec.Struct, frozen=True):
+    """Unknown fields are skipped: clients send back our own answers, which carry more than is read here."""
+
+    role: str
+    content: str | list[Part] | msgspec.UnsetType | None = msgspec.UNSET
+    tool_calls: msgspec.Raw = NULL
+    function_call: msgspec.Raw = NULL
+
+
+class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What both endpoints take."""
+
+    model: str
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    n: int | None = None
+    stop: str | list[str] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    seed: int | None = None
+    logit_bias: dict[str, float] | None = None
+    ignore_eos: bool | None = None  # an extension: go on to max_tokens
+
+    # Accepted without effect.
+    user: str | None = None
+    metadata: msgspec.Raw = NULL
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+
+    # Refused unless neutral.
+    presence_penalty: msgspec.Raw = NULL
+    frequency_penalty: msgspec.Raw = NULL
+    repetition_penalty: msgspec.Raw = NULL
+    top_k: msgspec.Raw = NULL
+    min_p: msgspec.Raw = NULL
+    min_tokens: msgspec.Raw = NULL
+    stop_token_ids: msgspec.Raw = NULL
+    best_of: msgspec.Raw = NULL
+    response_format: msgspec.Raw = NULL
+
+
+class ChatBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    messages: list[Message]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+
+    parallel_tool_calls: bool | None = None  # without effect: there are no tools
+
+    tools: msgspec.Raw = NULL
+    tool_choice: msgspec.Raw = NULL
+    functions: msgspec.Raw = NULL
+    function_call: msgspec.Raw = NULL
+    modalities: msgspec.Raw = NULL
+    audio: msgspec.Raw = NULL
+    prediction: msgspec.Raw = NULL
+    web_search_options: msgspec.Raw = NULL
+    reasoning_effort: msgspec.Raw = NULL
+    verbosity: msgspec.Raw = NULL
+    store: msgspec.Raw = NULL
+
+
+class CompletionBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    prompt: str | list[str | int | list[int]]
+    logprobs: int | None = None
+
+    echo: msgspec.Raw = NULL
+    suffix: msgspec.Raw = NULL
+
+
+# The values, besides null, with which a refused field changes nothing.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "top_k": (0, -1),
+    "min_p": (0,),
+    "min_tokens": (0,),
+    "stop_token_ids": ([],),
+    "best_of": (1,),
+    "response_format": ({"type": "text"},),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "web_search_options": (),
+    "reasoning_effort": ("none",),
+    "verbosity": ("medium",),
+    "store": (False,),
+    "echo": (False,),
+    "suffix": ("",),
+}

@@ -1,0 +1,55 @@
+"""What is remembered of one request for its line in the log and its count in the metrics.
+
+Entered with the request's first line and left after its last byte, whether that is a refusal, an answer or the end
+of a stream, so each request is logged once and counted once. Never a prompt, an answer or a key.
+"""
+
+from dataclasses import dataclass, field
+from time import monotonic
+from types import TracebackType
+from typing import Final, Self
+from uuid import UUID
+
+from gateway.api import errors
+from gateway.api.exchange import Exchange
+from gateway.errors import ClientGone, GatewayError
+from gateway.metrics import UNKNOWN_MODEL, Metrics
+from shared import log
+
+OK: Final = "ok"
+GONE: Final = ClientGone.code or ""
+
+logger = log.get("gateway.api")
+
+
+@dataclass(slots=True)
+class Visit:
+    """`outcome` stands until somebody knows better: a stream that nobody finished was left by its client."""
+
+    request_id: UUID
+    metrics: Metrics
+    arrived_s: float = field(default_factory=monotonic)
+    tenant: str | None = None
+    model: str = UNKNOWN_MODEL
+    stream: bool = False
+    exchange: Exchange | None = None
+    outcome: str = GONE
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        if error is not None:
+            self.outcome = errors.outcome(error)
+        self.metrics.requests.labels(self.model, self.outcome).inc()
+        broken = isinstance(error, GatewayError) and error.status >= 500
+        (logger.warning if broken else logger.info)(
+            "request.finished",
+            request=str(self.request_id),
+            tenant=self.tenant,
+            model=self.model,
+            stream=self.stream,
+            outcome=self.outcome,
+            tokens=0 if self.exchange is None else self.exchange.tokens_used,
+            total_ms=int((monotonic() - self.arrived_s) * 1_000),
+        )

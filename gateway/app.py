@@ -1,0 +1,123 @@
+"""The application and the process that serves it. Wiring only; what is wired comes from `gateway.lifespan`.
+
+One process, one event loop: granian's server runs inside ours, so that the order of starting and stopping is ours.
+"""
+
+import asyncio
+import signal
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import uvloop
+from granian.constants import HTTPModes, Interfaces
+from granian.server.embed import Server
+from litestar import Litestar
+from litestar.di import Provide
+from litestar.exceptions import HTTPException
+
+from gateway.api import chat, completions, errors, models, requestid
+from gateway.errors import GatewayError
+from gateway.lifespan import Gateway
+from gateway.ops import OpsServer
+from gateway.services import Services
+from gateway.settings import GatewaySettings
+from shared import log
+
+logger = log.get("gateway")
+
+BACKLOG = 2_048
+PROBE_S = 0.005
+START_S = 5.0
+LEAVE_S = 5.0  # for connections to close once all requests have ended
+
+
+def create_app(services: Services) -> Litestar:
+    """The ASGI application. Opens and closes nothing itself."""
+    services.metrics.requests_open.set_function(lambda: services.gate.taken)
+    return Litestar(
+        route_handlers=[
+            chat.create_chat_completion,
+            completions.create_completion,
+            models.list_models,
+            models.get_model,
+        ],
+        dependencies={"services": Provide(lambda: services, sync_to_thread=False)},
+        exception_handlers={
+            GatewayError: errors.on_gateway_error,
+            HTTPException: errors.on_http_error,
+            Exception: errors.on_unexpected,
+        },
+        before_send=[requestid.add_header],
+        openapi_config=None,
+        logging_config=None,
+    )
+
+
+def serve(settings: GatewaySettings) -> None:
+    """Run a gateway until SIGTERM or SIGINT, then drain. Raises SchemaError and, for a port that is taken, OSError."""
+    log.configure(level=settings.log_level, service="gateway")
+    uvloop.run(_serve(settings))
+
+
+async def _serve(settings: GatewaySettings) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    gateway = Gateway(settings)
+    gate = gateway.services.gate
+    ops = OpsServer(gateway.services.metrics.exposition, gateway.checks())
+    async with (
+        ops.listening(settings.ops_host, settings.ops_port),
+        gateway.storage(),
+        listening(gateway.services, host=settings.host, port=settings.port) as server,
+        gateway.traffic(),
+    ):
+        logger.info("gateway.started", host=settings.host, port=settings.port, ops_port=settings.ops_port)
+        stopped = asyncio.create_task(stop.wait())
+        await asyncio.wait({server, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        logger.info("gateway.draining", requests=gate.taken)
+        if not await gate.drain(settings.drain_s):
+            logger.warning("gateway.cut_off", requests=gate.taken)
+
+
+@asynccontextmanager
+async def listening(services: Services, *, host: str, port: int) -> AsyncGenerator["asyncio.Task[None]"]:
+    """Serve HTTP on (host, port) in this event loop; the task ends only when the server does. Raises OSError."""
+    # The server would share the port with another one that listens on it.
+    socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    server = Server(
+        create_app(services),
+        address=host,
+        port=port,
+        interface=Interfaces.ASGINL,
+        http=HTTPModes.http1,
+        websockets=False,
+        backlog=BACKLOG,
+        backpressure=services.settings.requests_open_max * 2,  # the gate refuses; the server must not queue before it
+        log_enabled=False,
+    )
+    task = asyncio.create_task(server.serve())
+    try:
+        await _answers(host, port)
+        yield task
+    finally:
+        server.stop()
+        done, _ = await asyncio.wait({task}, timeout=LEAVE_S)
+        if not done:
+            task.cancel()
+            await asyncio.wait({task})
+
+
+async def _answers(host: str, port: int) -> None:
+    """Wait until the server's own threads listen."""
+    async with asyncio.timeout(START_S):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection(host, port)
+            except OSError:
+                await asyncio.sleep(PROBE_S)
+                continue
+            writer.close()
+            return

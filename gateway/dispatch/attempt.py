@@ -1,0 +1,135 @@
+"""One attempt at one request, as the gateway knows it: where it is, what has arrived, how it ended.
+
+Owns the order of its chunks and its one-way states. Pure but for the events that wake its waiters; does no I/O.
+
+    queued ──bind──► running ──end / lost──► over        `left` may be set in any of them: the reader is gone, and what
+       └──── taken back, refused, lost ───────┘          remains is to stop the work and to see that it is billed
+
+Invariant: `over` is reached exactly once, and with it either `end` (the worker bills) or `billed_here`.
+"""
+
+import asyncio
+from typing import Literal
+
+from gateway.dispatch.chunks import ChunkBuffer
+from gateway.errors import GatewayError, InvalidRequest, RequestFailed, Unavailable
+from shared import wire
+
+Received = Literal["new", "repeat", "hole", "slow"]
+
+
+class Attempt:
+    """State of (request, attempt). `now` values are monotonic seconds."""
+
+    def __init__(self, job: wire.Job, pool: str, now: float, *, reader_bytes_max: int) -> None:
+        self.job = job
+        self.pool = pool
+        self.opened_at = now
+        self.sequence: int | None = None  # in its queue, once published
+        self.publications = 0  # how often it had to be put into a queue: more than once after a NATS restart
+        self.unseen_since: float | None = None  # it has left its queue, and no worker has shown it yet
+        self.workerless_since: float | None = None  # queued, and no worker of its model lives
+        self.worker: str | None = None
+        self.bound_at: float | None = None
+        self.first_token_at: float | None = None
+        self.seq = 0  # of the last chunk received
+        self.tokens = [0] * (len(job.prompts) * job.n)  # received, by choice
+        self.end: wire.End | None = None
+        self.error: GatewayError | None = None
+        self.left: wire.CancelReason | None = None
+        self.billed_here = False
+        self.publishing: asyncio.Task[None] | None = None
+        self.answered = asyncio.Event()  # bound, failed or over: whoever opened it can go on
+        self.bound = asyncio.Event()  # or over
+        self.readable = asyncio.Event()
+        self.over = asyncio.Event()
+        self._buffer = ChunkBuffer(reader_bytes_max)
+
+    @property
+    def request(self) -> str:
+        return self.job.request
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(len(prompt) // 4 for prompt in self.job.prompts)
+
+    @property
+    def completion_tokens(self) -> int:
+        return self.end.completion_tokens if self.end is not None else sum(self.tokens)
+
+    @property
+    def unread(self) -> bool:
+        """Nobody will read what still comes: only its end matters, and a hole in it does no harm."""
+        return self.left is not None or self.error is not None
+
+    def bind(self, worker: str, now: float) -> None:
+        """The fence: the first worker that shows the attempt owns it."""
+        assert self.worker is None, "an attempt is bound once"
+        self.worker = worker
+        self.bound_at = now
+        self.bound.set()
+        self.answered.set()
+
+    def receive(self, chunk: wire.Chunk, now: float) -> Received:
+        """Take in a chunk of the bound worker. A `hole` leaves it untouched: what is missing will never come."""
+        if chunk.seq <= self.seq:
+            return "repeat"
+        if chunk.seq > self.seq + 1 and not self.unread:
+            return "hole"
+        self.seq = chunk.seq
+        if self.first_token_at is None:
+            self.first_token_at = now
+        self.tokens[chunk.choice] += len(chunk.ids) // 4
+        if self.unread:
+            return "new"
+        fits = self._buffer.push(chunk)
+        self.readable.set()
+        return "new" if fits else "slow"
+
+    def take(self) -> list[wire.Chunk]:
+        self.readable.clear()
+        return self._buffer.take()
+
+    def finish(self, end: wire.End) -> Received:
+        """The worker's last word: it has billed. Nothing follows."""
+        if end.seq > self.seq + 1 and not self.unread:
+            return "hole"
+        self.seq = end.seq
+        self.end = end
+        if self.error is None:
+            self.error = end_error(end)
+        self._wake()
+        return "new"
+
+    def fail(self, error: GatewayError) -> None:
+        """What the reader gets after the chunks that are there. The first error counts."""
+        if self.error is None and self.end is None:
+            self.error = error
+        self.readable.set()
+        self.answered.set()
+
+    def close(self) -> None:
+        """No worker will end it; the gateway bills."""
+        assert not self.over.is_set(), "an attempt ends once"
+        self.billed_here = True
+        self._wake()
+
+    def _wake(self) -> None:
+        self.over.set()
+        self.readable.set()
+        self.bound.set()
+        self.answered.set()
+
+
+def end_error(end: wire.End) -> GatewayError | None:
+    """The error that a worker's End means to the client; None for an answer that is complete."""
+    message = end.message or "The worker ended this request with an error."
+    if end.outcome == "finished":
+        return None
+    if end.error == "does_not_fit":
+        return InvalidRequest(message, code="context_length_exceeded")
+    if end.error == "invalid_request":
+        return InvalidRequest(message)
+    if end.error == "shutdown":
+        return Unavailable(message, retry_after_ms=1000)
+    return RequestFailed(message)

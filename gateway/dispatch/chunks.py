@@ -1,0 +1,68 @@
+"""What one request has received and its reader has not yet taken.
+
+Owns merging and the bound. Pure. Invariant: for each choice, the concatenation of ids, text and logprobs that `take`
+returns over time equals what was pushed, in order, however slow the reader is.
+"""
+
+from typing import Final
+
+import msgspec
+
+from shared import wire
+
+MERGE_ABOVE: Final = 64
+CHUNK_BYTES: Final = 100  # bookkeeping of one chunk, roughly
+LOGPROB_BYTES: Final = 80
+
+
+class ChunkBuffer:
+    """Chunks wait here; of a reader that lags, those of one choice become one."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._chunks: list[wire.Chunk] = []
+        self._bytes = 0
+        self._merge_above = MERGE_ABOVE
+
+    def push(self, chunk: wire.Chunk) -> bool:
+        """False when the reader is so slow that the bound is passed; the chunk is kept all the same."""
+        self._chunks.append(chunk)
+        self._bytes += _size(chunk)
+        if len(self._chunks) > self._merge_above:
+            self._merge()
+        return self._bytes <= self._bytes_max
+
+    def take(self) -> list[wire.Chunk]:
+        chunks, self._chunks = self._chunks, []
+        self._bytes = 0
+        self._merge_above = MERGE_ABOVE
+        return chunks
+
+    def _merge(self) -> None:
+        by_choice: dict[int, list[wire.Chunk]] = {}
+        for chunk in self._chunks:
+            by_choice.setdefault(chunk.choice, []).append(chunk)
+        self._chunks = [_merged(chunks) for chunks in by_choice.values()]
+        self._bytes = sum(map(_size, self._chunks))
+        # With many choices a merge may leave much behind: the next one waits until it pays.
+        self._merge_above = max(MERGE_ABOVE, 2 * len(self._chunks))
+
+
+def _merged(chunks: list[wire.Chunk]) -> wire.Chunk:
+    last = chunks[-1]
+    if len(chunks) == 1:
+        return last
+    logprobs = tuple(entry for chunk in chunks for entry in chunk.logprobs or ())
+    return msgspec.structs.replace(
+        last,
+        ids=b"".join(chunk.ids for chunk in chunks),
+        text="".join(chunk.text for chunk in chunks),
+        logprobs=logprobs if last.logprobs is not None else None,
+    )
+
+
+def _size(chunk: wire.Chunk) -> int:
+    size = CHUNK_BYTES + len(chunk.ids) + len(chunk.text)
+    for entry in chunk.logprobs or ():
+        size += LOGPROB_BYTES * (1 + len(entry.top))
+    return size

@@ -1,0 +1,245 @@
+"""The gateway's end of the protocol: publishes jobs, routes what comes back, and sees every attempt to its end.
+
+Owns the gateway's NATS connection and the wiring of this package; the decisions are its neighbours'. Knows nothing of
+HTTP, limits or Postgres. Invariant: once `open` has been entered, exactly one final usage event for the attempt is on
+its way or has a worker that will write it, however `open` is left.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Self
+
+import msgspec
+
+from gateway.dispatch.attempt import Attempt
+from gateway.dispatch.endings import Endings
+from gateway.dispatch.fleet import FleetView
+from gateway.dispatch.inbox import Inbox
+from gateway.dispatch.limits import DispatchLimits
+from gateway.dispatch.publication import Publication
+from gateway.dispatch.reconcile import Reconciler
+from gateway.dispatch.stream import RequestStream
+from gateway.errors import DeadlineExceeded, GatewayError, RequestFailed, Unavailable
+from shared import cards, ids, log, subjects, wire
+from shared.bus import Bus, BusError, BusUnavailable
+from shared.clock import Clock, SystemClock
+from shared.jobs import JobQueue
+from shared.tasks import Tasks
+from shared.usage import UsagePublisher
+
+OnCard = Callable[[str, wire.ModelCard], Awaitable[None]]
+"""Told of a new card (digest, card) before its model is listed; if it raises, it is told again later."""
+
+CARD_RETRY_S = 1.0
+
+
+class Dispatcher:
+    """Use as `async with Dispatcher(nats_url) as dispatcher`. Entering does not wait for NATS."""
+
+    def __init__(
+        self,
+        nats_url: str,
+        *,
+        on_card: OnCard | None = None,
+        gateway_id: str | None = None,
+        limits: DispatchLimits | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.gateway_id = gateway_id or ids.process_id("gw")
+        self.limits = limits or DispatchLimits()
+        self.fleet = FleetView(self.limits.worker_silence_s)
+        self._clock = clock or SystemClock()
+        self._incarnation = ids.process_id("in")
+        self._on_card = on_card
+        self._log = log.get("dispatch").bind(gateway=self.gateway_id)
+        self._stack = contextlib.AsyncExitStack()
+        self.bus = Bus(nats_url, name=self.gateway_id, role="gateway")
+        self._queue = JobQueue(self.bus)
+        self._usage = UsagePublisher(self.bus)
+        self._tasks = Tasks("dispatch")
+        self._inbox = Inbox()
+        self._publication = Publication(self.bus, self._queue, self.limits, self._clock)
+        self._endings = Endings(
+            gateway=self.gateway_id,
+            bus=self.bus,
+            queue=self._queue,
+            usage=self._usage,
+            inbox=self._inbox,
+            tasks=self._tasks,
+            limits=self.limits,
+            clock=self._clock,
+        )
+        self._reconciler = Reconciler(
+            bus=self.bus,
+            queue=self._queue,
+            inbox=self._inbox,
+            fleet=self.fleet,
+            endings=self._endings,
+            publication=self._publication,
+            limits=self.limits,
+            clock=self._clock,
+        )
+
+    async def __aenter__(self) -> Self:
+        self.bus.on_connect(self._usage.ensure)
+        self.bus.on_connect(lambda: cards.ensure_bucket(self.bus))
+        self.bus.on_connect(self._reconciler.reconnected)
+        await self._stack.enter_async_context(self.bus)
+        await self._stack.enter_async_context(self._usage)
+        await self._stack.enter_async_context(self._tasks)
+        await self.bus.subscribe(subjects.frame_subject(self.gateway_id), self._on_frame)
+        await self.bus.subscribe(subjects.WORKER_BEATS, self._on_worker_beat)
+        await self.bus.subscribe(subjects.gateway_beat_subject(self.gateway_id), self._on_own_beat)
+        self._tasks.spawn(self._beat(), "beat")
+        self._tasks.spawn(self._fetch_cards(), "cards")
+        self._tasks.spawn(self._reconciler.sweep(), "sweep")
+        self._tasks.spawn(self._reconciler.look_up(), "look up")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        attempts = self._inbox.attempts()
+        for attempt in attempts:
+            attempt.fail(Unavailable("The gateway is shutting down."))
+            self._endings.leave(attempt, "shutdown")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.limits.usage_drain_s):
+                for attempt in attempts:
+                    await attempt.over.wait()
+        await self._usage.drain(self.limits.usage_drain_s)
+        await self._stack.aclose()
+
+    @property
+    def open_attempts(self) -> int:
+        """Attempts that are not over, those included whose reader has left."""
+        return len(self._inbox)
+
+    async def ready(self) -> None:
+        """A NATS round trip. Raises Unavailable."""
+        if self._tasks.failed is not None:
+            raise Unavailable(f"The task {self._tasks.failed!r} has failed.")
+        try:
+            await self.bus.round_trip()
+        except BusError as error:
+            raise Unavailable("NATS cannot be reached.") from error
+
+    @contextlib.asynccontextmanager
+    async def open(self, job: wire.Job, *, pool: str, wait_s: float, run_s: float) -> AsyncGenerator[RequestStream]:
+        """Publish a job, wait until a worker has accepted it, and yield its output.
+
+        Entering raises BodyTooLarge, QueueFull, Unavailable, DeadlineExceeded (nobody took it within `wait_s`),
+        InvalidRequest (the worker can never hold it), RequestFailed, WorkerLost. Leaving before the end cancels the
+        attempt and waits a moment for the worker's counts, so that `completion_tokens` is what will be billed.
+        """
+        assert job.gateway == self.gateway_id, "the answer would go elsewhere"
+        if len(self._inbox) >= self.limits.attempts_max:
+            raise Unavailable("The gateway has too many open requests.", retry_after_ms=1000)
+        attempt = Attempt(job, pool, self._clock.monotonic(), reader_bytes_max=self.limits.reader_bytes_max)
+        self._inbox.add(attempt)
+        try:
+            await self._publish(attempt)
+            await self._wait_answered(attempt, wait_s)
+            timer = asyncio.get_running_loop().call_later(run_s, self._run_out, attempt)
+            try:
+                yield RequestStream(attempt)
+            finally:
+                timer.cancel()
+        finally:
+            await self._leave(attempt)
+
+    # -- the stages of one attempt
+
+    async def _publish(self, attempt: Attempt) -> None:
+        # Shielded: if the client leaves now, the sequence number is still learnt, and the job can be taken back.
+        attempt.publishing = self._tasks.spawn(self._publish_noting_errors(attempt), f"publish {attempt.request}")
+        await asyncio.shield(attempt.publishing)
+        if attempt.error is not None and attempt.worker is None:
+            raise attempt.error
+
+    async def _publish_noting_errors(self, attempt: Attempt) -> None:
+        try:
+            await self._publication.publish(attempt)
+        except Unavailable as error:
+            attempt.fail(error)  # it may have been stored: leaving it finds out
+        except GatewayError as error:
+            attempt.fail(error)
+            self._endings.never_ran(attempt, "error")
+
+    async def _wait_answered(self, attempt: Attempt, wait_s: float) -> None:
+        try:
+            async with asyncio.timeout(wait_s):
+                await attempt.answered.wait()
+        except TimeoutError:
+            message = f"No worker could start this request within {wait_s:g} seconds. Please retry shortly."
+            attempt.fail(DeadlineExceeded(message, retry_after_ms=1000))
+            self._endings.leave(attempt, "deadline")
+        if attempt.error is not None and not any(attempt.tokens):
+            raise attempt.error
+
+    def _run_out(self, attempt: Attempt) -> None:
+        attempt.fail(DeadlineExceeded("The request exceeded its running time."))
+        self._endings.leave(attempt, "deadline")
+
+    async def _leave(self, attempt: Attempt) -> None:
+        if attempt.over.is_set():
+            return
+        self._endings.leave(attempt, "client")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.limits.leave_wait_s):
+                await attempt.over.wait()
+
+    # -- messages. Handlers never wait: they are called one after the other.
+
+    def _on_frame(self, data: bytes) -> None:
+        try:
+            frame = wire.decode(data, wire.Frame)
+        except msgspec.DecodeError as error:
+            self._log.error("frame.unreadable", error=str(error))
+            return
+        verdicts = self._inbox.on_frame(frame, self._clock.monotonic())
+        cancels = verdicts.cancels
+        for attempt in verdicts.lost:
+            self._endings.lost(attempt)
+            cancels.append(wire.Cancel(request=attempt.request, attempt=attempt.job.attempt, reason="duplicate"))
+        for attempt in verdicts.slow:
+            attempt.fail(RequestFailed("The client does not read its stream.", code="slow_reader"))
+            self._endings.leave(attempt, "slow_reader")
+        if cancels:
+            self._tasks.spawn(self._endings.cancel(frame.worker, cancels), "cancel")
+
+    def _on_worker_beat(self, data: bytes) -> None:
+        with contextlib.suppress(msgspec.DecodeError):
+            self.fleet.on_beat(wire.decode(data, wire.WorkerBeat), self._clock.monotonic())
+
+    def _on_own_beat(self, _: bytes) -> None:
+        self.fleet.silence.own_beat(self._clock.monotonic())
+
+    # -- loops
+
+    async def _beat(self) -> None:
+        beat = wire.encode(wire.GatewayBeat(gateway=self.gateway_id, incarnation=self._incarnation))
+        subject = subjects.gateway_beat_subject(self.gateway_id)
+        while True:
+            if self.bus.ready:  # never into the buffer of a lost connection: old beats would say nothing
+                with contextlib.suppress(BusUnavailable):
+                    await self.bus.publish(subject, beat)
+            await asyncio.sleep(self.limits.beat_s)
+
+    async def _fetch_cards(self) -> None:
+        while True:
+            for digest in self.fleet.missing():
+                try:
+                    await self._fetch_card(digest)
+                except (BusError, cards.CardDamaged, GatewayError) as error:
+                    self._log.warning("card.unavailable", digest=digest, error=str(error))
+                    await asyncio.sleep(CARD_RETRY_S)
+            await asyncio.sleep(self.limits.beat_s)
+
+    async def _fetch_card(self, digest: str) -> None:
+        card = await cards.get(self.bus, digest)
+        if card is None:
+            raise BusUnavailable("no such card yet")
+        if self._on_card is not None:
+            await self._on_card(digest, card)
+        self.fleet.put_card(digest, card)
+        self._log.info("card.fetched", digest=digest, model=card.name)

@@ -1,0 +1,120 @@
+"""How attempts end that no worker ends by itself: taken back, cancelled, lost.
+
+Owns the way from "nobody wants this any more" to a stopped attempt with exactly one bill. Invariant: every attempt that
+is left is worked on here until it is over; its bill is the worker's if the worker ends it, and written here if not.
+"""
+
+import asyncio
+import contextlib
+
+from gateway.dispatch.attempt import Attempt
+from gateway.dispatch.bills import bill
+from gateway.dispatch.inbox import Inbox
+from gateway.dispatch.limits import DispatchLimits
+from gateway.errors import WorkerLost
+from shared import log, subjects, wire
+from shared.bus import Bus, BusUnavailable
+from shared.clock import Clock
+from shared.jobs import JobQueue
+from shared.tasks import Tasks
+from shared.usage import UsagePublisher
+
+
+class Endings:
+    def __init__(
+        self,
+        *,
+        gateway: str,
+        bus: Bus,
+        queue: JobQueue,
+        usage: UsagePublisher,
+        inbox: Inbox,
+        tasks: Tasks,
+        limits: DispatchLimits,
+        clock: Clock,
+    ) -> None:
+        self._gateway = gateway
+        self._bus = bus
+        self._queue = queue
+        self._usage = usage
+        self._inbox = inbox
+        self._tasks = tasks
+        self._limits = limits
+        self._clock = clock
+        self._log = log.get("dispatch")
+
+    def never_ran(self, attempt: Attempt, finish: str) -> None:
+        """No worker has it and none will."""
+        self._close(attempt, finish)
+
+    def lost(self, attempt: Attempt) -> None:
+        """A worker had it, or may have had it, and nothing more will come."""
+        if attempt.over.is_set():
+            return
+        self._log.warning("attempt.lost", request=attempt.request, worker=attempt.worker, tokens=sum(attempt.tokens))
+        attempt.fail(WorkerLost("The worker that was generating this answer was lost."))
+        self._close(attempt, "lost")
+
+    def leave(self, attempt: Attempt, reason: wire.CancelReason) -> None:
+        """Nobody reads it any more: stop it wherever it is, in the background. Idempotent."""
+        if attempt.left is not None or attempt.over.is_set():
+            return
+        attempt.left = reason
+        self._tasks.spawn(self._retire(attempt), f"retire {attempt.request}")
+
+    async def cancel(self, worker: str, cancels: list[wire.Cancel]) -> None:
+        """At most once; whoever depends on it repeats it."""
+        with contextlib.suppress(BusUnavailable):
+            for cancel in cancels:
+                await self._bus.publish(subjects.cancel_subject(worker), wire.encode(cancel))
+
+    def _close(self, attempt: Attempt, finish: str) -> None:
+        self._inbox.remove(attempt)
+        attempt.close()
+        self._usage.submit(bill(attempt, finish=finish, gateway=self._gateway, now=self._clock.monotonic()))
+
+    async def _retire(self, attempt: Attempt) -> None:
+        if attempt.publishing is not None:
+            await asyncio.wait([attempt.publishing])  # its sequence number is needed to take it back
+        while not attempt.over.is_set():
+            try:
+                await self._bus.wait_ready(self._limits.nats_wait_s)
+                if attempt.worker is not None:
+                    await self._cancel_running(attempt)
+                else:
+                    await self._take_back(attempt)
+            except BusUnavailable:
+                await asyncio.sleep(self._limits.beat_s)
+
+    async def _cancel_running(self, attempt: Attempt) -> None:
+        assert attempt.worker is not None
+        assert attempt.left is not None
+        cancel = wire.Cancel(request=attempt.request, attempt=attempt.job.attempt, reason=attempt.left)
+        await self.cancel(attempt.worker, [cancel])
+        await _wait(attempt.over, self._limits.cancel_repeat_s)
+
+    async def _take_back(self, attempt: Attempt) -> None:
+        if attempt.unseen_since is None:
+            if attempt.sequence is not None:
+                taken = await self._queue.take(attempt.pool, attempt.job.tier, attempt.sequence)
+                if taken == "taken":
+                    self.never_ran(attempt, "cancelled")
+                    return
+            # Gone, in doubt, or perhaps never stored: if a worker has claimed it, it will show up.
+            attempt.unseen_since = self._clock.monotonic()
+        await _wait(attempt.bound, self._limits.beat_s)
+        if self.unseen_too_long(attempt):
+            self.lost(attempt)
+
+    def unseen_too_long(self, attempt: Attempt) -> bool:
+        """Left its queue, and no worker has shown it though NATS was there all the time."""
+        if attempt.unseen_since is None or attempt.worker is not None or not self._bus.ready:
+            return False
+        since = max(attempt.unseen_since, self._bus.ready_since)
+        return self._clock.monotonic() - since > self._limits.unseen_s
+
+
+async def _wait(event: asyncio.Event, timeout_s: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await event.wait()

@@ -1,0 +1,161 @@
+"""What a gateway process is made of: built, started in order, left in reverse, and asked whether it is well.
+
+Wiring only. Two layers, because the HTTP server stands between them: it starts when storage is there and stops when
+traffic has ended, so that a request that is cut off by a shutdown still gets its error event and its settlement.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from gateway.admission.admission import Admission
+from gateway.admission.catalog import Catalog
+from gateway.admission.pg_limiter import PgLimiter
+from gateway.api.gate import Gate
+from gateway.auth.principals import Principals
+from gateway.db import engine, migrate, pools, queries
+from gateway.dispatch.dispatcher import Dispatcher
+from gateway.errors import Unavailable
+from gateway.ledger.consumer import Ledger
+from gateway.metrics import Metrics
+from gateway.ops import Check
+from gateway.services import Services
+from gateway.settings import GatewaySettings
+from shared import ids, log, wire
+
+logger = log.get("gateway")
+
+ENCODE_THREADS = 2
+LIMITER_CONNECTIONS_MAX = 8
+LEDGER_CONNECTIONS_MAX = 2
+LEDGER_RETRY_S = 1.0
+CLOCK_SKEW_S_MAX = 60.0
+CHECK_TIMEOUT_S = 1.0
+
+_FAULTS = (SQLAlchemyError, *pools.AWAY)
+
+
+class Gateway:
+    """Nothing is opened before `storage` and `traffic` are entered, in this order."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._settings = settings
+        self._url = settings.postgres_url.reveal()
+        self._schema_checked = False
+        name = ids.process_id("gw")
+        self._threads = ThreadPoolExecutor(ENCODE_THREADS, thread_name_prefix="encode")
+        self._engine = engine.create(self._url)
+        self._hot = self._pool(LIMITER_CONNECTIONS_MAX)
+        self._cold = self._pool(LEDGER_CONNECTIONS_MAX)
+        self._principals = Principals(self._engine)
+        self._limiter = PgLimiter(self._hot, gateway_id=name)
+        self._catalog = Catalog(self._register, self._threads)
+        self._dispatcher = Dispatcher(settings.nats_url.reveal(), on_card=self._catalog.add, gateway_id=name)
+        self._ledger = Ledger(self._dispatcher.bus, self._cold)
+        self.services = Services(
+            settings=settings,
+            principals=self._principals,
+            catalog=self._catalog,
+            admission=self._admission(name),
+            dispatcher=self._dispatcher,
+            gate=Gate(settings.requests_open_max, closed=True),
+            metrics=Metrics(),
+        )
+
+    @asynccontextmanager
+    async def storage(self) -> AsyncGenerator[None]:
+        """Postgres: keys, limits. Raises SchemaError for a schema that is not ours; waits for no server."""
+        try:
+            await self._check_schema()
+        except _FAULTS as error:
+            logger.warning("postgres.away", error=repr(error))
+        try:
+            async with self._hot, self._cold, self._principals, self._limiter:
+                yield
+        finally:
+            await self._engine.dispose()
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    @asynccontextmanager
+    async def traffic(self) -> AsyncGenerator[None]:
+        """NATS: jobs and usage. The gate is open inside; leaving ends what still runs with an error of its own."""
+        async with self._dispatcher:
+            ledger = asyncio.create_task(self._keep_ledger()) if self._settings.ledger else None
+            self.services.gate.closed = False
+            try:
+                yield
+            finally:
+                self.services.gate.closed = True
+                if ledger is not None:
+                    ledger.cancel()
+                    await asyncio.wait({ledger})
+
+    def checks(self) -> Mapping[str, Check]:
+        """What `/healthz/ready` asks."""
+        return {
+            "gate": self._check_gate,
+            "schema": self._check_schema,
+            "postgres": self._check_postgres,
+            "nats": self._dispatcher.ready,
+            "worker": self._check_worker,
+        }
+
+    def _pool(self, connections_max: int) -> "pools.asyncpg.Pool":
+        return pools.create(self._url, connections_max=connections_max, pooler=self._settings.postgres_pooler)
+
+    def _admission(self, name: str) -> Admission:
+        return Admission(
+            self._catalog,
+            self._dispatcher.fleet,
+            self._limiter,
+            gateway_id=name,
+            default_output=self._settings.default_output,
+            wait_s=self._settings.wait_s,
+            run_s=self._settings.run_s,
+        )
+
+    async def _register(self, card: wire.ModelCard, digest: str) -> str:
+        try:
+            row = await queries.register_model(
+                self._engine,
+                card.name,
+                context_length=card.context_length,
+                vocab_size=card.vocab_size,
+                card=digest,
+            )
+        except _FAULTS as error:
+            raise Unavailable("Postgres cannot be reached.") from error
+        return str(row)
+
+    async def _keep_ledger(self) -> None:
+        while True:
+            try:
+                await self._ledger.run()
+            except Exception:
+                logger.exception("ledger.crashed")
+                await asyncio.sleep(LEDGER_RETRY_S)
+
+    async def _check_gate(self) -> None:
+        if self.services.gate.closed:
+            raise Unavailable("starting or draining")
+
+    async def _check_schema(self) -> None:
+        """Once it has been ours it stays ours: later revisions keep what running programs need."""
+        if not self._schema_checked:
+            await migrate.check(self._url)
+            self._schema_checked = True
+
+    async def _check_postgres(self) -> None:
+        statement = "SELECT extract(epoch FROM clock_timestamp())::float8"
+        [row] = await pools.fetch(self._hot, statement, timeout_s=CHECK_TIMEOUT_S)
+        skew_s = abs(float(row[0]) - time.time())
+        if skew_s > CLOCK_SKEW_S_MAX:
+            raise Unavailable(f"the clocks of this machine and of Postgres differ by {skew_s:.0f} s")
+
+    async def _check_worker(self) -> None:
+        if not any(self._catalog.get(model.digest) for model in self._dispatcher.fleet.models()):
+            raise Unavailable("no worker is ready")

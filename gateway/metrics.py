@@ -1,0 +1,32 @@
+"""The gateway's Prometheus metrics, in a registry of their own. Labels are bounded: no tenant, no key, no free text."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+
+UNKNOWN_MODEL = "unknown"  # the label of requests that named no model we serve
+
+TTFT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3, 6, 12, 30, 60)
+ITL_BUCKETS = (0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.requests = Counter(
+            "forebay_requests", "Requests by how they ended", ["model", "outcome"], registry=self.registry
+        )
+        self.ttft = Histogram(
+            "forebay_ttft_seconds",
+            "From the request's arrival to its first token",
+            buckets=TTFT_BUCKETS,
+            registry=self.registry,
+        )
+        self.itl = Histogram(
+            "forebay_itl_seconds", "Between two deliveries of tokens", buckets=ITL_BUCKETS, registry=self.registry
+        )
+        self.streams_open = Gauge("forebay_streams_open", "Streaming answers being sent", registry=self.registry)
+        self.requests_open = Gauge("forebay_requests_open", "Requests being served", registry=self.registry)
+
+    def exposition(self) -> bytes:
+        """The text that Prometheus scrapes."""
+        return generate_latest(self.registry)

@@ -1,0 +1,90 @@
+"""The operators' port: metrics and health, plain HTTP/1.0 on asyncio, apart from the clients' server and its limits.
+
+`/healthz/live` says that the event loop turns; `/healthz/ready` that a request would be served now: each check is a
+name and an async function that raises, run under a deadline. Knows nothing of what it checks.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from shared import log
+
+logger = log.get("gateway.ops")
+
+Check = Callable[[], Awaitable[None]]
+
+CHECK_S = 2.0
+REQUEST_S = 5.0
+CONNECTIONS_MAX = 64
+REASON_CHARS_MAX = 200
+
+
+class OpsServer:
+    def __init__(self, metrics: Callable[[], bytes], checks: Mapping[str, Check]) -> None:
+        self._metrics = metrics
+        self._checks = checks
+        self._connections = 0
+
+    @asynccontextmanager
+    async def listening(self, host: str, port: int) -> AsyncGenerator[int]:
+        """Serve while entered; yields the port. Raises OSError when it cannot be bound."""
+        server = await asyncio.start_server(self._serve, host, port)
+        async with server:
+            yield int(server.sockets[0].getsockname()[1])
+
+    async def readiness(self) -> dict[str, str]:
+        """What is wrong, by check; empty when ready."""
+        results = await asyncio.gather(*(self._run(check) for check in self._checks.values()))
+        return {name: reason for name, reason in zip(self._checks, results, strict=True) if reason}
+
+    async def _run(self, check: Check) -> str | None:
+        try:
+            async with asyncio.timeout(CHECK_S):
+                await check()
+        except TimeoutError:
+            return f"no answer within {CHECK_S:g} s"
+        except Exception as error:  # noqa: BLE001  a check may fail in any way, and that is its answer
+            return str(error)[:REASON_CHARS_MAX] or type(error).__name__
+        return None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections += 1
+        try:
+            async with asyncio.timeout(REQUEST_S):
+                if self._connections <= CONNECTIONS_MAX:
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    writer.write(await self._respond(head.split(b"\r\n", 1)[0]))
+                    await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            logger.debug("ops.connection_dropped")
+        finally:
+            self._connections -= 1
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def _respond(self, request_line: bytes) -> bytes:
+        method, _, rest = request_line.partition(b" ")
+        path = rest.partition(b" ")[0].partition(b"?")[0]
+        if method not in (b"GET", b"HEAD"):
+            return _response(405, b"Method Not Allowed", b"text/plain", b"GET only\n")
+        if path == b"/metrics":
+            return _response(200, b"OK", b"text/plain; version=0.0.4; charset=utf-8", self._metrics())
+        if path == b"/healthz/live":
+            return _response(200, b"OK", b"application/json", b'{"live":true}')
+        if path == b"/healthz/ready":
+            wrong = await self.readiness()
+            body = msgspec.json.encode({"ready": not wrong, "wrong": wrong})
+            if wrong:
+                return _response(503, b"Service Unavailable", b"application/json", body)
+            return _response(200, b"OK", b"application/json", body)
+        return _response(404, b"Not Found", b"text/plain", b"/metrics, /healthz/live, /healthz/ready\n")
+
+
+def _response(status: int, reason: bytes, media_type: bytes, body: bytes) -> bytes:
+    head = b"HTTP/1.0 %d %b\r\ncontent-type: %b\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+    return head % (status, reason, media_type, len(body)) + body

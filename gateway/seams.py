@@ -1,0 +1,83 @@
+"""What a request meets on its way, as protocols. Knows neither Postgres nor NATS nor HTTP.
+
+`gateway.lifespan` fills them with the real ones, tests with scripted ones.
+"""
+
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from gateway.admission.limiter import BucketLimit
+from shared import wire
+
+
+class Principal(Protocol):
+    """Who calls. Read from a cache, so perhaps a second old."""
+
+    @property
+    def tenant_id(self) -> uuid.UUID: ...
+    @property
+    def key_id(self) -> uuid.UUID: ...
+    @property
+    def tier(self) -> int: ...
+    @property
+    def scopes(self) -> frozenset[str]: ...
+    @property
+    def limits(self) -> tuple[BucketLimit, ...]: ...
+    @property
+    def context_max(self) -> int | None: ...
+
+
+class Principals(Protocol):
+    async def resolve(self, authorization_values: list[str]) -> Principal:
+        """The principal behind all values of the Authorization header. Raises InvalidKey, Forbidden, Unavailable."""
+        ...
+
+
+class ReadyModel(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def digest(self) -> str: ...
+    @property
+    def pool(self) -> str: ...
+
+
+class Fleet(Protocol):
+    def models(self) -> Sequence[ReadyModel]:
+        """The models that have a ready worker, by name."""
+        ...
+
+    def find(self, name: str) -> ReadyModel | None: ...
+
+
+class RequestStream(Protocol):
+    """Non-empty lists of chunks, in order, without repeats, until the worker's end.
+
+    Raises GatewayError when the answer breaks. Waiting for the next list may be cancelled and begun again.
+    """
+
+    @property
+    def end(self) -> wire.End | None: ...
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def completion_tokens(self) -> int:
+        """Over all choices, so far; what is billed once the stream has been left."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[list[wire.Chunk]]: ...
+
+
+class Dispatcher(Protocol):
+    @property
+    def gateway_id(self) -> str: ...
+    @property
+    def fleet(self) -> Fleet: ...
+
+    def open(
+        self, job: wire.Job, *, pool: str, wait_s: float, run_s: float
+    ) -> AbstractAsyncContextManager[RequestStream]:
+        """Entered once a worker has accepted the job, left with a cancel unless it has ended. Raises GatewayError."""
+        ...

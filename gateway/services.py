@@ -1,0 +1,21 @@
+"""The bundle that wiring hands to the application."""
+
+from dataclasses import dataclass
+
+from gateway.admission.admission import Admission
+from gateway.admission.catalog import Catalog
+from gateway.api.gate import Gate
+from gateway.metrics import Metrics
+from gateway.seams import Dispatcher, Principals
+from gateway.settings import GatewaySettings
+
+
+@dataclass(slots=True, frozen=True)
+class Services:
+    settings: GatewaySettings
+    principals: Principals
+    catalog: Catalog
+    admission: Admission
+    dispatcher: Dispatcher
+    gate: Gate
+    metrics: Metrics

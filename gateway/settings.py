@@ -1,0 +1,33 @@
+"""The gateway's settings: each field is the environment variable `FOREBAY_<NAME>`."""
+
+from typing import Annotated
+
+import msgspec
+
+from shared.settings import Secret
+
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+
+
+class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
+    postgres_url: Secret
+    nats_url: Secret
+    postgres_pooler: bool = False  # the URL leads to a pooler in transaction mode
+    host: str = "127.0.0.1"
+    port: Port = 8080
+    ops_host: str = "127.0.0.1"
+    ops_port: Port = 9100
+    log_level: str = "info"
+    ledger: bool = True  # also write usage events into Postgres in this process
+
+    default_output: Positive = 2_048  # max_tokens where the client gives none, cut to the context
+    body_bytes_max: Positive = 8 * 1024 * 1024
+    body_s: Seconds = 30  # for the client to send its body
+    requests_open_max: Positive = 4_096  # in this process, streams included; more are refused
+    wait_s: Seconds = 60  # until a worker has started the request
+    run_s: Seconds = 600  # until it has ended, from then on
+    keepalive_s: Seconds = 15  # silence after which a stream gets a comment
+    stall_s: Seconds = 30  # a client that takes nothing for so long is cut off
+    drain_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30  # for open requests to end after SIGTERM

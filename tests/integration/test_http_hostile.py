@@ -1,0 +1,190 @@
+"""What a client can send wrong, over real HTTP: a precise 4xx, and nobody else notices."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from tests.scripted_gateway import AUTH, KEY, MODEL, Answer, ScriptedGateway, eventually, scripted_gateway
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+ASK = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}
+
+
+@pytest.fixture
+async def gateway() -> AsyncIterator[ScriptedGateway]:
+    async with scripted_gateway(body_bytes_max=100_000, body_s=0.3) as running:
+        yield running
+        await eventually(lambda: running.services.gate.taken == 0)
+        assert (await running.post(CHAT, ASK)).status == 200
+
+
+async def raw(gateway: ScriptedGateway, head: str, body: bytes = b"") -> bytes:
+    """The whole answer to a request written by hand."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    writer.write(head.replace("\n", "\r\n").encode("latin-1") + b"\r\n\r\n" + body)
+    async with asyncio.timeout(5):
+        answer = await reader.read()
+    writer.close()
+    return answer
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "",
+        [""],
+        [],
+        [[]],
+        ["ok", ""],
+        [-1],
+        [[-1]],
+        [300],
+        [1_000_000_000],
+        [2**63 - 1],
+        [1.5],
+        [True],
+        ["a", 1],
+        [[1], [-7]],
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_prompts_that_no_model_can_read(gateway: ScriptedGateway, prompt: object, stream: bool) -> None:
+    answer = await gateway.post(COMPLETIONS, {"model": MODEL, "prompt": prompt, "max_tokens": 3, "stream": stream})
+    assert (answer.status, answer.error["param"]) == (400, "prompt")
+    assert not gateway.limiter.demands
+
+
+async def test_prompts_at_the_edge_of_the_vocabulary(gateway: ScriptedGateway) -> None:
+    assert (await gateway.post(COMPLETIONS, {"model": MODEL, "prompt": [299], "max_tokens": 3})).status == 200
+
+
+@pytest.mark.parametrize("bias", [{"300": 1}, {"4000000000": 1}])
+async def test_a_bias_for_a_token_that_does_not_exist(gateway: ScriptedGateway, bias: dict) -> None:
+    answer = await gateway.post(CHAT, {**ASK, "logit_bias": bias})
+    assert (answer.status, answer.error["param"]) == (400, "logit_bias")
+
+
+async def test_empty_content_is_a_prompt(gateway: ScriptedGateway) -> None:
+    answer = await gateway.post(CHAT, {**ASK, "messages": [{"role": "user", "content": ""}]})
+    assert answer.status == 200
+    assert answer.json["usage"]["prompt_tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/", 404), ("GET", "/v1/nothing", 404), ("POST", "/v1/models", 405), ("DELETE", CHAT, 405)],
+)
+async def test_routes_that_do_not_exist(gateway: ScriptedGateway, method: str, path: str, status: int) -> None:
+    async with gateway.http.request(method, gateway.base + path, headers=AUTH) as response:
+        answer = Answer(response.status, response.headers.copy(), await response.read())
+    assert answer.status == status
+    assert answer.error["type"] == "invalid_request_error"
+    assert answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("media", ["multipart/form-data; boundary=x", "application/x-www-form-urlencoded", "text/html"])
+async def test_a_body_that_is_declared_to_be_something_else(gateway: ScriptedGateway, media: str) -> None:
+    answer = await gateway.post(CHAT, ASK, headers={**AUTH, "content-type": media})
+    assert (answer.status, answer.error["code"]) == (415, "unsupported_media_type")
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"\xff", b"[" * 100_000, b'{"model":"tiny","messages":' + b"[" * 40_000 + b"]" * 40_000 + b"}"]
+)
+async def test_a_body_that_is_no_json(gateway: ScriptedGateway, body: bytes) -> None:
+    answer = await gateway.post(CHAT, body)
+    assert answer.status == 400
+    assert answer.error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+async def test_a_body_over_the_limit(gateway: ScriptedGateway, path: str) -> None:
+    answer = await gateway.post(path, b" " * 20_000_000)
+    assert (answer.status, answer.error["code"]) == (413, "request_too_large")
+
+
+async def test_a_body_over_the_limit_that_was_not_declared(gateway: ScriptedGateway) -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        for _ in range(20):
+            yield b" " * 10_000
+
+    headers = {**AUTH, "content-type": "application/json"}
+    async with gateway.http.post(gateway.base + CHAT, data=parts(), headers=headers) as response:
+        assert response.status == 413
+
+
+async def test_a_body_that_never_ends(gateway: ScriptedGateway) -> None:
+    answer = await raw(gateway, f"POST {CHAT} HTTP/1.1\nHost: x\nAuthorization: Bearer {KEY}\nContent-Length: 50", b"{")
+    assert b" 408 " in answer.split(b"\r\n")[0]
+    assert gateway.outcomes() == {"request_timeout": 1}
+
+
+async def test_a_client_that_leaves_within_its_body(gateway: ScriptedGateway) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    writer.write(
+        f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nContent-Length: 50\r\n\r\n{{".encode()
+    )
+    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
+    await eventually(lambda: gateway.outcomes() == {"client_closed_request": 1})
+
+
+async def test_the_key_comes_before_the_body(gateway: ScriptedGateway) -> None:
+    for headers in ({}, {"authorization": "Bearer nope"}):
+        for body in (b"{", b" " * 200_000):
+            answer = await gateway.post(CHAT, body, headers=headers)
+            assert (answer.status, answer.error["code"]) == (401, "invalid_api_key")
+            assert answer.headers["www-authenticate"] == "Bearer"
+
+
+async def test_two_authorization_headers(gateway: ScriptedGateway) -> None:
+    for first, second in ((KEY, "nope"), ("nope", KEY), (KEY, KEY)):
+        answer = await raw(
+            gateway,
+            "GET /v1/models HTTP/1.1\nHost: x\nConnection: close\n"
+            f"Authorization: Bearer {first}\nAuthorization: Bearer {second}",
+        )
+        assert b" 401 " in answer.split(b"\r\n")[0]
+
+
+@pytest.mark.parametrize("value", ["Bearer \xff\xfe", "Bearer " + "x" * 100_000, "Bearer"])
+async def test_authorization_that_no_key_looks_like(gateway: ScriptedGateway, value: str) -> None:
+    answer = await raw(gateway, f"GET /v1/models HTTP/1.1\nHost: x\nConnection: close\nAuthorization: {value}")
+    assert int(answer.split()[1]) in (400, 401, 431)
+
+
+async def test_an_id_of_the_client_is_not_ours(gateway: ScriptedGateway) -> None:
+    answer = await gateway.post(CHAT, ASK, headers={**AUTH, "x-request-id": "mine", "x-forebay-tenant": "other"})
+    assert answer.headers["x-request-id"] != "mine"
+    assert gateway.play.job.tenant == str(gateway.principals.callers[KEY].tenant_id)
+
+
+async def test_long_names_are_not_echoed(gateway: ScriptedGateway) -> None:
+    answer = await gateway.post(CHAT, {**ASK, "model": "m" * 50_000})
+    assert answer.status == 404
+    assert len(answer.body) < 1_000
+    unknown = await gateway.post(CHAT, {**ASK, "f" * 50_000: 1})
+    assert unknown.status == 400
+    assert len(unknown.body) < 2_000
+
+
+async def test_more_requests_than_places() -> None:
+    async with scripted_gateway(requests_open_max=1) as gateway:
+        gateway.dispatcher.accept = asyncio.Event()
+        first = asyncio.create_task(gateway.post(CHAT, ASK))
+        await eventually(lambda: bool(gateway.dispatcher.plays))
+        second = await gateway.post(CHAT, ASK)
+        assert (second.status, second.error["code"]) == (503, "server_is_overloaded")
+        assert second.headers["retry-after"] == "1"
+        gateway.dispatcher.accept.set()
+        assert (await first).status == 200
+
+
+async def test_every_answer_is_valid_utf8(gateway: ScriptedGateway) -> None:
+    answer = await gateway.post(CHAT, {**ASK, "model": "\U0001f44d\u0000\u2028"})
+    assert answer.status == 404
+    answer.body.decode()
+    msgspec.json.decode(answer.body)

@@ -1,0 +1,45 @@
+import asyncio
+
+import pytest
+
+from gateway.api.gate import Gate
+from gateway.errors import Unavailable
+
+
+async def test_places_are_bounded_and_come_back() -> None:
+    gate = Gate(2)
+    with gate.place(), gate.place():
+        assert gate.taken == 2
+        with pytest.raises(Unavailable), gate.place():
+            pass
+    assert gate.taken == 0
+    with gate.place():
+        pass
+
+
+async def test_drain_waits_for_those_inside_and_admits_nobody() -> None:
+    gate = Gate(2)
+    leave = asyncio.Event()
+
+    async def request() -> None:
+        with gate.place():
+            await leave.wait()
+
+    task = asyncio.create_task(request())
+    await asyncio.sleep(0)
+    drained = asyncio.create_task(gate.drain(10))
+    await asyncio.sleep(0)
+    assert not drained.done()
+    with pytest.raises(Unavailable) as refused, gate.place():
+        pass
+    assert refused.value.retry_after_ms
+    leave.set()
+    assert await drained
+    await task
+
+
+async def test_drain_gives_up() -> None:
+    gate = Gate(1)
+    with gate.place():
+        assert not await gate.drain(0.01)
+    assert await gate.drain(0.01)

@@ -1,0 +1,120 @@
+"""Prompts as the model reads them: the demo model's template and tokenizer against ids recorded from transformers."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from pathlib import Path
+
+import pytest
+
+from gateway.admission.generation import Generation, Turn
+from gateway.admission.tokenizer import INLINE_CHARS_MAX, PromptEncoder
+from gateway.errors import ContextTooLong, InvalidRequest
+from shared import wire
+from tests.scripted_gateway import BOS, card, executor
+
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "smollm2_golden.json").read_text())["cases"]
+
+
+@pytest.fixture(scope="module")
+def threads() -> Iterator[Executor]:
+    with executor() as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def demo(threads: Executor) -> PromptEncoder:
+    from worker.models.card import demo_model_path, read_card
+
+    read = read_card(demo_model_path())
+    return PromptEncoder(
+        wire.ModelCard(
+            name=read.name,
+            pool="default",
+            context_length=read.context_length,
+            vocab_size=read.vocab_size,
+            tokenizer=read.tokenizer_json,
+            chat_template=read.chat_template,
+            bos_id=read.bos_id,
+            eos_ids=read.eos_ids,
+            add_bos=read.add_bos,
+            special_ids=read.special_ids,
+            request_tokens_max=read.context_length,
+        ),
+        threads,
+    )
+
+
+def chat(*turns: Turn) -> Generation:
+    return Generation(model="m", turns=turns)
+
+
+def prompts(*given: str | list[int]) -> Generation:
+    return Generation(model="m", prompts=given)
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=range(len(GOLDEN)))
+async def test_the_demo_model_reads_what_transformers_would_give_it(demo: PromptEncoder, case: dict) -> None:
+    turns = [Turn(message["role"], message["content"]) for message in case["messages"]]
+    assert await demo.encode(chat(*turns)) == [case["prompt_ids"]]
+
+
+async def test_a_long_prompt_is_encoded_alike_in_a_thread(threads: Executor) -> None:
+    encoder = PromptEncoder(card(), threads)
+    long = "x" * (INLINE_CHARS_MAX + 1)
+    [ids] = await encoder.encode(prompts(long))
+    assert len(ids) == len(long)
+    assert [ids[:1]] == await encoder.encode(prompts("x"))
+
+
+async def test_a_bare_prompt_gets_bos_where_the_model_wants_it(threads: Executor) -> None:
+    plain, wanting = PromptEncoder(card(), threads), PromptEncoder(card(add_bos=True), threads)
+    [ids] = await plain.encode(prompts("ab"))
+    assert await wanting.encode(prompts("ab")) == [[BOS, *ids]]
+    assert await wanting.encode(prompts("")) == [[BOS]]
+    assert await wanting.encode(prompts([5, 6])) == [[5, 6]]
+
+
+async def test_megabytes_are_refused_unread(demo: PromptEncoder) -> None:
+    with pytest.raises(ContextTooLong, match="over"):
+        await demo.encode(prompts("x" * 8_000_000))
+
+
+@pytest.mark.parametrize("prompt", ["", [], [-1], [300], [1_000_000_000], [2**63], [2**65]])
+async def test_a_prompt_without_tokens_or_with_foreign_ones(threads: Executor, prompt: str | list[int]) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        await PromptEncoder(card(), threads).encode(prompts("ok", prompt))
+    assert refused.value.param == "prompt"
+
+
+async def test_the_last_id_of_the_vocabulary_exists(threads: Executor) -> None:
+    assert await PromptEncoder(card(), threads).encode(prompts([299])) == [[299]]
+
+
+async def test_a_template_that_refuses_says_why(threads: Executor) -> None:
+    encoder = PromptEncoder(card(chat_template="{{ raise_exception('roles must alternate') }}"), threads)
+    with pytest.raises(InvalidRequest, match="roles must alternate") as refused:
+        await encoder.encode(chat(Turn("user", "a")))
+    assert refused.value.param == "messages"
+
+
+async def test_a_template_cannot_reach_out_of_its_sandbox(threads: Executor) -> None:
+    encoder = PromptEncoder(card(chat_template="{{ messages.__class__.__mro__[1].__subclasses__() }}"), threads)
+    with pytest.raises(InvalidRequest):
+        await encoder.encode(chat(Turn("user", "a")))
+
+
+async def test_a_model_without_a_template_has_no_chat(threads: Executor) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        await PromptEncoder(card(chat_template=None), threads).encode(chat(Turn("user", "a")))
+    assert refused.value.param == "model"
+
+
+async def test_templates_may_use_what_publishers_use(threads: Executor) -> None:
+    template = (
+        "{%- for message in messages %}{% if loop.first %}{% continue %}{% endif %}"
+        "{{ message | tojson }}{{ bos_token }}{{ strftime_now('%%') }}{% endfor %}"
+    )
+    encoder = PromptEncoder(card(chat_template=template), threads)
+    rendered = '{"role": "user", "content": "é"}<s>%'
+    assert await encoder.encode(chat(Turn("user", "a"), Turn("user", "é"))) == await encoder.encode(prompts(rendered))
