@@ -5,11 +5,13 @@ Ids that reach a subject are ours and match `TOKEN`; a client's text never gets 
 
 import re
 import time
+from dataclasses import dataclass
+from typing import Literal
 
 from nats.js import api
 
 JOBS_MSGS_MAX = 20_000
-JOBS_BYTES_MAX = 512 * 1024 * 1024
+JOBS_BYTES_MAX = 128 * 1024 * 1024  # reserved of the server's max_mem at creation, per pool and tier
 JOBS_MSGS_PER_TENANT_MAX = 2_000
 USAGE_BYTES_MAX = 1024 * 1024 * 1024
 USAGE_DUPLICATE_WINDOW_S = 600
@@ -19,9 +21,12 @@ USAGE_STREAM = "USAGE"
 USAGE_CONSUMER = "ledger"
 USAGE_SUBJECT = "forebay.v1.usage"
 CARD_BUCKET = "forebay-cards"
+CARD_BUCKET_BYTES_MAX = 256 * 1024 * 1024
 GATEWAY_BEATS = "forebay.v1.beat.gateway.*"
 WORKER_BEATS = "forebay.v1.beat.worker.*"
 WAKE_ALL = "forebay.v1.wake.>"
+
+Role = Literal["gateway", "worker", "ledger", "admin"]
 
 TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -42,8 +47,13 @@ def job_filter(pool: str, tier: int) -> str:
     return f"forebay.v1.job.{token(pool)}.{tier}.*"
 
 
-def wake_filter(pool: str) -> str:
-    return f"forebay.v1.wake.job.{token(pool)}.>"
+def wake_filter(pool: str, tier: int) -> str:
+    return f"forebay.v1.wake.job.{token(pool)}.{tier}.*"
+
+
+def wake_queue(pool: str) -> str:
+    """The queue group of workers with room: a wake goes to one of them."""
+    return f"wake-{token(pool)}"
 
 
 def frame_subject(gateway: str) -> str:
@@ -110,4 +120,70 @@ def usage_consumer() -> api.ConsumerConfig:
         ack_wait=USAGE_ACK_WAIT_S,
         max_deliver=-1,
         max_ack_pending=20_000,
+    )
+
+
+def card_bucket() -> api.ObjectStoreConfig:
+    return api.ObjectStoreConfig(
+        bucket=CARD_BUCKET, max_bytes=CARD_BUCKET_BYTES_MAX, storage=api.StorageType.FILE, description="model cards"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """What one NATS user may publish to and subscribe to; everything else is denied."""
+
+    publish: tuple[str, ...]
+    subscribe: tuple[str, ...]
+
+
+_JETSTREAM = ("$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.INFO.*", "$JS.API.STREAM.CREATE.*")
+_LEDGER = (
+    "$JS.API.CONSUMER.*.USAGE.>",
+    "$JS.API.CONSUMER.DURABLE.CREATE.USAGE.*",
+    "$JS.API.CONSUMER.MSG.NEXT.USAGE.*",
+    f"$JS.ACK.{USAGE_STREAM}.>",
+    "$JS.ACK.*.*.USAGE.>",
+)
+
+
+def permissions(role: Role) -> Permissions:
+    """The subjects that `role` needs. Whoever may read `>` can read every prompt, so nobody but `admin` may."""
+    bucket = f"OBJ_{CARD_BUCKET}"
+    inbox = f"_INBOX_{role}.>"
+    if role == "admin":
+        return Permissions(publish=(">",), subscribe=(">",))
+    if role == "ledger":
+        return Permissions(publish=(*_JETSTREAM, *_LEDGER), subscribe=(inbox,))
+    if role == "gateway":
+        return Permissions(
+            publish=(
+                *_JETSTREAM,
+                *_LEDGER,
+                "forebay.v1.job.>",
+                "forebay.v1.cancel.*",
+                GATEWAY_BEATS,
+                USAGE_SUBJECT,
+                "$JS.API.DIRECT.GET.>",
+                "$JS.API.STREAM.MSG.DELETE.*",
+                f"$JS.API.STREAM.MSG.GET.{bucket}",
+                f"$JS.API.CONSUMER.*.{bucket}",
+                f"$JS.API.CONSUMER.*.{bucket}.>",
+                f"$JS.FC.{bucket}.>",
+            ),
+            subscribe=(inbox, "forebay.v1.frame.*", GATEWAY_BEATS, WORKER_BEATS),
+        )
+    return Permissions(
+        publish=(
+            *_JETSTREAM,
+            "forebay.v1.frame.*",
+            WORKER_BEATS,
+            USAGE_SUBJECT,
+            "$JS.API.DIRECT.GET.>",
+            "$JS.API.STREAM.MSG.DELETE.*",
+            f"$JS.API.STREAM.MSG.GET.{bucket}",
+            f"$JS.API.STREAM.PURGE.{bucket}",
+            f"$O.{CARD_BUCKET}.>",
+        ),
+        subscribe=(inbox, "forebay.v1.cancel.*", GATEWAY_BEATS, WORKER_BEATS, WAKE_ALL),
     )

@@ -40,7 +40,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Base of every wire Struct."""
 
 
-class Sampling(Message):
+class Sampling(Message, frozen=True):
     """How each choice of a request is sampled. The gateway has validated every field and filled every default."""
 
     max_tokens: int  # per choice, >= 1
@@ -53,7 +53,7 @@ class Sampling(Message):
     logprobs: int | None = None  # how many alternatives per token; 0 = the chosen one only; None = off
 
 
-class Job(Message):
+class Job(Message, frozen=True):
     """One attempt at one HTTP request. Choice `c` continues prompt `c // n`; there are `len(prompts) * n`."""
 
     request: str  # UUIDv7, the response's x-request-id
@@ -72,14 +72,14 @@ class Job(Message):
     run_ms: int  # the worker may stop it when it has run this long
 
 
-class Accepted(Message, tag="accepted"):
+class Accepted(Message, frozen=True, tag="accepted"):
     """The worker has claimed (request, attempt) and owns it. Always seq 0."""
 
     request: str
     attempt: int
 
 
-class TokenLogprob(Message):
+class TokenLogprob(Message, frozen=True):
     """Log-probabilities (nats) at one position, of the unmodified distribution."""
 
     id: int
@@ -88,9 +88,10 @@ class TokenLogprob(Message):
     top: tuple[tuple[int, float, bytes], ...] = ()  # (token id, logprob, bytes), most likely first
 
 
-class Chunk(Message, tag="chunk"):
+class Chunk(Message, frozen=True, tag="chunk"):
     """What one step added to one choice. `text` may be empty while `ids` is not (half a character, a possible
-    stop string); text never travels without the ids that it belongs to or follows."""
+    stop string); text never travels without the ids that it belongs to or follows.
+    """
 
     request: str
     attempt: int
@@ -102,7 +103,7 @@ class Chunk(Message, tag="chunk"):
     logprobs: tuple[TokenLogprob, ...] | None = None  # one per id when asked for
 
 
-class End(Message, tag="end"):
+class End(Message, frozen=True, tag="end"):
     """The attempt is over; nothing follows. Sent after its usage event is durable (or after 5 s of trying)."""
 
     request: str
@@ -116,7 +117,7 @@ class End(Message, tag="end"):
     message: str | None = None  # one sentence for the client
 
 
-class RollEntry(Message):
+class RollEntry(Message, frozen=True):
     """What a worker holds for a gateway: the last seq sent and the tokens generated so far."""
 
     request: str
@@ -125,21 +126,22 @@ class RollEntry(Message):
     tokens: int
 
 
-class Roll(Message, tag="roll"):
+class Roll(Message, frozen=True, tag="roll"):
     """All attempts that the worker holds for one gateway, once a second, on the frame subject itself so that it
-    can never overtake the chunks."""
+    can never overtake the chunks.
+    """
 
     entries: tuple[RollEntry, ...]
 
 
-class Frame(Message):
+class Frame(Message, frozen=True):
     """All items of one step for one gateway, in order."""
 
     worker: str
     items: tuple[Accepted | Chunk | End | Roll, ...]
 
 
-class Cancel(Message):
+class Cancel(Message, frozen=True):
     """Gateway to worker: stop (request, attempt). Idempotent; unknown ids are ignored."""
 
     request: str
@@ -147,7 +149,7 @@ class Cancel(Message):
     reason: CancelReason
 
 
-class WorkerBeat(Message):
+class WorkerBeat(Message, frozen=True):
     """Four times a second, from the event loop, on the connection that carries frames."""
 
     worker: str
@@ -164,14 +166,14 @@ class WorkerBeat(Message):
     step_age_ms: int  # since the engine last finished a step while it had work; 0 when idle
 
 
-class GatewayBeat(Message):
+class GatewayBeat(Message, frozen=True):
     """Four times a second."""
 
     gateway: str
     incarnation: str
 
 
-class UsageEvent(Message):
+class UsageEvent(Message, frozen=True):
     """The bill of one attempt. Key: (request, attempt)."""
 
     request: str
@@ -192,7 +194,7 @@ class UsageEvent(Message):
     gateway: str
 
 
-class ModelCard(Message):
+class ModelCard(Message, frozen=True):
     """All that a gateway needs to serve a model without its files."""
 
     name: str

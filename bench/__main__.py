@@ -1,0 +1,45 @@
+"""`python -m bench`: all measurements, or one. Names them as import paths, so that only the asked one is imported."""
+
+import importlib
+import sys
+
+import cyclopts
+
+from bench.errors import BenchError
+
+app = cyclopts.App(
+    name="python -m bench",
+    help="Measure Forebay. Tables are printed, rows appended to bench/results. Leave the machine to it alone.",
+    help_format="plaintext",
+    version_flags=[],
+)
+
+app.command("bench.engine:run", name="engine", help="The engine with the real model, in process.")
+app.command("bench.stack:run", name="stack", help="Everything together with the real model, over HTTP.")
+app.command("bench.gateway:run", name="gateway", help="Gateway, NATS and limiter, against a fake engine.")
+app.command("bench.load_command:run", name="load", help="Put load on any OpenAI-compatible server; records nothing.")
+
+
+@app.default
+def everything(*, quick: bool = False) -> None:
+    """Run engine, stack and gateway: some minutes.
+
+    Parameters
+    ----------
+    quick
+        Fewer requests: shows that everything works, and roughly how fast.
+    """
+    for part in ("engine", "stack", "gateway"):
+        importlib.import_module(f"bench.{part}").run(quick=quick)
+
+
+def main() -> None:
+    try:
+        app()
+    except BenchError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""How long a limiter's decision takes, with its buckets in a real Postgres, at a steady rate of arrivals."""
+
+import asyncio
+import time
+
+import msgspec
+
+from bench.load import arrivals
+from bench.percentiles import Spread, spread
+from bench.tenant import Tenant
+from gateway.admission.limiter import Demand
+from gateway.admission.pg_limiter import PgLimiter
+from gateway.db import pools
+from gateway.errors import Unavailable
+from gateway.lifespan import LIMITER_CONNECTIONS_MAX
+from shared.ids import uuid7
+
+RESERVED_TOKENS, USED_TOKENS = 300, 100
+WARM_DECISIONS = 20
+
+
+class Decisions(msgspec.Struct, frozen=True, kw_only=True):
+    took_s: Spread | None  # of those that Postgres made, from the call
+    failed: int  # not made in time, or made by the local share, or a refusal
+
+
+async def decisions(postgres_url: str, tenant: Tenant, *, rate: float, duration_s: float) -> Decisions:
+    """Admit at `rate`, one bucket of requests and one of tokens each time, and settle every one."""
+    pool = pools.create(postgres_url, connections_max=LIMITER_CONNECTIONS_MAX)
+    async with pool, PgLimiter(pool, gateway_id="bench") as limiter:
+        for _ in range(WARM_DECISIONS):
+            await _decide(limiter, tenant)
+        start_s = time.perf_counter()
+        tasks: list[asyncio.Task[float | None]] = []
+        async with asyncio.TaskGroup() as group:
+            for at_s in arrivals(rate, duration_s, seed=1):
+                await asyncio.sleep(max(0.0, start_s + at_s - time.perf_counter()))
+                tasks.append(group.create_task(_decide(limiter, tenant)))
+    times = [task.result() for task in tasks]
+    return Decisions(took_s=spread(took_s for took_s in times if took_s is not None), failed=times.count(None))
+
+
+async def _decide(limiter: PgLimiter, tenant: Tenant) -> float | None:
+    """Seconds, or None for one that failed."""
+    demand = Demand(
+        request_id=uuid7(),
+        tenant_id=tenant.tenant_id,
+        api_key_id=tenant.key_id,
+        requests=1,
+        tokens=RESERVED_TOKENS,
+        limits=tenant.limits,
+    )
+    start_s = time.perf_counter()
+    try:
+        decision = await limiter.admit(demand)
+    except Unavailable:
+        return None
+    took_s = time.perf_counter() - start_s
+    await limiter.settle(demand.request_id, USED_TOKENS)
+    return None if decision.refused_by is not None or limiter.in_grace else took_s

@@ -1,0 +1,188 @@
+"""What the gateway takes, against a fake engine that answers at once: added latency, throughput, processor time.
+
+Limits and usage are on, and every request's bill is waited for. A machine with few cores runs client, gateway, worker,
+NATS and Postgres on the same ones, so throughput is given twice: as it was seen, and for one core, which is the work
+divided by the gateway's own processor time. Only the second is compared with a target.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+import uvloop
+
+from bench import admission, first_token, launch, load, machine, tenant
+from bench.client import Client
+from bench.errors import BenchError
+from bench.percentiles import Spread
+from bench.record import RESULTS, append
+from bench.report import Report
+from bench.table import Cell, render
+from bench.tenant import Tenant
+from bench.workload import Workload
+
+FILE = "gateway.csv"
+MODEL = "SmolLM2-135M-Instruct"
+KV_BYTES = 8 * 2**30  # of a pool that is only counted: no request waits for blocks
+PROMPT_TOKENS = 16
+WARM_ROUNDS = 3  # of every client
+BILLS_SECONDS_MAX = 20.0
+
+
+class Size(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of everything is sent."""
+
+    idle_requests: int
+    idle_tokens: int = 8
+    requests: int
+    request_clients: int = 32
+    request_tokens: int = 8
+    streams: int
+    stream_clients: int = 64
+    stream_tokens: int = 512
+    decision_rate: float = 600
+    decision_s: float
+
+
+FULL = Size(idle_requests=500, requests=5_000, streams=192, decision_s=10)
+QUICK = Size(idle_requests=50, requests=300, streams=64, stream_tokens=64, decision_s=2)
+
+
+class Measure(msgspec.Struct, frozen=True):
+    what: str
+    value: float
+    unit: str
+    target: tuple[Literal["<=", ">="], float] | None = None
+
+    @property
+    def cells(self) -> list[Cell]:
+        if self.target is None:
+            return [self.what, self.value, self.unit, "", ""]
+        relation, bound = self.target
+        met = self.value <= bound if relation == "<=" else self.value >= bound
+        return [self.what, self.value, self.unit, f"{relation} {bound:,g}", "yes" if met else "no"]
+
+
+@dataclass(slots=True)
+class Bench:
+    """One stack, one tenant, and how many requests it has sent."""
+
+    stack: launch.Stack
+    tenant: Tenant
+    client: Client
+    sent: int = 0
+
+    async def load(self, *, clients: int, requests: int, tokens: int, stream: bool) -> tuple[Report, float]:
+        """The report, and the gateway's processor seconds until the last bill was written. Raises BenchError."""
+        workload = Workload(
+            model=MODEL,
+            api="chat",
+            prompt_tokens=PROMPT_TOKENS,
+            output_tokens=tokens,
+            stream=stream,
+            seed=self.sent,
+        )
+        cpu_s = self.stack.cpu_s(launch.GATEWAY)
+        report = await load.closed(self.client, workload, clients=clients, requests=requests)
+        self.sent += requests
+        if report.failures:
+            raise BenchError(f"requests failed: {report.failures}")
+        billed = await self.tenant.bills(expected=self.sent, seconds_max=BILLS_SECONDS_MAX)
+        if billed != self.sent:
+            raise BenchError(f"{self.sent} requests were answered and {billed} billed")
+        return report, self.stack.cpu_s(launch.GATEWAY) - cpu_s
+
+
+def run(*, quick: bool = False) -> None:
+    """Measure, print, record. Ends with status 1 when a request failed or was not billed.
+
+    Parameters
+    ----------
+    quick
+        Fewer requests: shows that everything works, and roughly how fast.
+    """
+    before = machine.provenance()
+    with launch.running(runner="fake", fake_step_us=0, fake_token_us=0, kv_bytes=KV_BYTES) as stack:
+        measures = uvloop.run(_measure(stack, QUICK if quick else FULL))
+    columns = ["what", "value", "unit", "target", "met"]
+    print(f"\nGateway: fake engine; {machine.described(before)}\n")
+    print(render(columns, [measure.cells for measure in measures]))
+    append(RESULTS / FILE, [{**before, **dict(zip(columns, measure.cells, strict=True))} for measure in measures])
+
+
+async def _measure(stack: launch.Stack, size: Size) -> list[Measure]:
+    async with tenant.create(stack.postgres_url) as own, Client(stack.base_url, own.key) as client:
+        bench = Bench(stack, own, client)
+        return [
+            *await _first_token(bench, size),
+            *await _requests(bench, size),
+            *await _streams(bench, size),
+            *await _admission(bench, size),
+        ]
+
+
+async def _first_token(bench: Bench, size: Size) -> list[Measure]:
+    """One request at a time. What is added is counted from the in-process median."""
+    await bench.load(clients=1, requests=WARM_ROUNDS, tokens=size.idle_tokens, stream=True)
+    report, _ = await bench.load(clients=1, requests=size.idle_requests, tokens=size.idle_tokens, stream=True)
+    prompt_tokens = report.prompt_tokens // report.requests
+    engine = first_token.in_process(
+        prompt_tokens=prompt_tokens, output_tokens=size.idle_tokens, requests=size.idle_requests
+    )
+    served = _some(report.ttft)
+    return [
+        Measure("first token over HTTP, idle, p50", served.p50 * 1_000, "ms"),
+        Measure("first token over HTTP, idle, p99", served.p99 * 1_000, "ms"),
+        Measure("first token of the engine in process, p50", engine.p50 * 1_000, "ms"),
+        Measure("added to the first token, idle, p50", (served.p50 - engine.p50) * 1_000, "ms", ("<=", 3)),
+        Measure("added to the first token, idle, p99", (served.p99 - engine.p50) * 1_000, "ms", ("<=", 10)),
+    ]
+
+
+async def _requests(bench: Bench, size: Size) -> list[Measure]:
+    clients, tokens = size.request_clients, size.request_tokens
+    kind = f"not streamed, {clients} clients, {tokens} tokens"
+    await bench.load(clients=clients, requests=clients * WARM_ROUNDS, tokens=tokens, stream=False)
+    report, cpu_s = await bench.load(clients=clients, requests=size.requests, tokens=tokens, stream=False)
+    e2e = _some(report.e2e)
+    return [
+        Measure(f"requests, {kind}", report.requests_per_s, "1/s"),
+        Measure(f"requests for a core, {kind}", report.requests / cpu_s, "1/s", (">=", 600)),
+        Measure("gateway processor time of a request", cpu_s / report.requests * 1_000, "ms"),
+        Measure("request under this load, p50", e2e.p50 * 1_000, "ms"),
+        Measure("request under this load, p99", e2e.p99 * 1_000, "ms"),
+        Measure("load generator's core in use", report.client_cpu * 100, "%"),
+    ]
+
+
+async def _streams(bench: Bench, size: Size) -> list[Measure]:
+    kind = f"{size.stream_clients} streams, {size.stream_tokens} tokens"
+    report, cpu_s = await bench.load(
+        clients=size.stream_clients, requests=size.streams, tokens=size.stream_tokens, stream=True
+    )
+    return [
+        Measure(f"SSE chunks, {kind}", report.events_per_s, "1/s"),
+        Measure(f"SSE chunks for a core, {kind}", report.events / cpu_s, "1/s", (">=", 25_000)),
+        Measure("gateway processor time of a chunk", cpu_s / report.events * 1e6, "us"),
+        Measure("tokens in a chunk", report.output_tokens / report.events, ""),
+        Measure("load generator's core in use, streams", report.client_cpu * 100, "%"),
+    ]
+
+
+async def _admission(bench: Bench, size: Size) -> list[Measure]:
+    found = await admission.decisions(
+        bench.stack.postgres_url, bench.tenant, rate=size.decision_rate, duration_s=size.decision_s
+    )
+    took = _some(found.took_s)
+    kind = f"admission decision at {size.decision_rate:g}/s"
+    return [
+        Measure(f"{kind}, p50", took.p50 * 1_000, "ms", ("<=", 0.5)),
+        Measure(f"{kind}, p99", took.p99 * 1_000, "ms", ("<=", 2)),
+        Measure(f"{kind}, not made", found.failed, "", ("<=", 0)),
+    ]
+
+
+def _some(found: Spread | None) -> Spread:
+    if found is None:
+        raise BenchError("nothing succeeded")
+    return found

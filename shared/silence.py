@@ -1,0 +1,65 @@
+"""Who has fallen silent. A pure function of beats heard and the time; no I/O and no clock.
+
+Invariant: nobody is called silent unless our own beats came back throughout the time in question. A process that is cut
+off, or too busy to hear itself, must not judge others: it would declare the whole fleet dead.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Silence:
+    """`limit_s` without a beat is silence. Times are monotonic seconds."""
+
+    limit_s: float
+    _own_at: float | None = None
+    _hearing_since: float | None = None
+    _heard_at: dict[str, float] = field(default_factory=dict[str, float])
+
+    @property
+    def own_limit_s(self) -> float:
+        """How old our own last beat may be for us to judge. Well below `limit_s`: when the bus stops, the others' last
+        beats may be a little older than ours, and must not be too old before we stop judging.
+        """
+        return self.limit_s / 2
+
+    def own_beat(self, now: float) -> None:
+        """Our own beat came back. After a pause the clocks of all others start again."""
+        if self._own_at is None or now - self._own_at > self.own_limit_s:
+            self._hearing_since = now
+        self._own_at = now
+
+    def reset(self) -> None:
+        """The connection was lost: nothing is known until our own beats come back."""
+        self._own_at = None
+        self._hearing_since = None
+
+    def heard(self, peer: str, now: float) -> None:
+        self._heard_at[peer] = now
+
+    def watch(self, peer: str, now: float) -> None:
+        """Expect beats of `peer` from now on, if it was never heard."""
+        self._heard_at.setdefault(peer, now)
+
+    def forget(self, peer: str) -> None:
+        self._heard_at.pop(peer, None)
+
+    def peers(self) -> list[str]:
+        return list(self._heard_at)
+
+    def judging(self, now: float) -> bool:
+        return self._own_at is not None and now - self._own_at <= self.own_limit_s
+
+    def silent_s(self, peer: str, now: float) -> float:
+        """Seconds since `peer` was last heard; 0 for one that is not watched."""
+        return now - self._heard_at.get(peer, now)
+
+    def is_silent(self, peer: str, now: float) -> bool:
+        """False for a peer that is not watched."""
+        heard_at = self._heard_at.get(peer)
+        if heard_at is None or self._hearing_since is None or not self.judging(now):
+            return False
+        return now - max(heard_at, self._hearing_since) > self.limit_s
+
+    def silent(self, now: float) -> list[str]:
+        return [peer for peer in self._heard_at if self.is_silent(peer, now)]

@@ -1,0 +1,49 @@
+"""Background tasks with one owner: nothing runs on after its `async with`, and no failure goes unseen.
+
+For tasks that come and go while their owner lives; where a failure should end the owner, `asyncio.TaskGroup` is right.
+"""
+
+import asyncio
+from collections.abc import Collection, Coroutine
+from typing import Any, Self
+
+from shared import log
+
+STOP_REPEAT_S = 0.2
+
+
+async def stop(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel and wait until they have ended. Asks again, because a cancellation can get lost: `asyncio.wait_for` of
+    Python 3.11 forgets one that comes at the moment its inner future is done, and nats-py is full of it.
+    """
+    while pending := [task for task in tasks if not task.done()]:
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending, timeout=STOP_REPEAT_S)
+
+
+class Tasks:
+    """`failed` names the first task that ended with an exception; its owner reports itself unhealthy by it."""
+
+    def __init__(self, owner: str) -> None:
+        self._log = log.get(owner)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.failed: str | None = None
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await stop(list(self._tasks))
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.failed = self.failed or task.get_name()
+            self._log.error("task.failed", task=task.get_name(), exc_info=task.exception())

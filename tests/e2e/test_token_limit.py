@@ -1,0 +1,84 @@
+"""Requests that arrive together cannot outrun a token limit, over any number of gateways, and what a request did not
+use comes back."""
+
+import concurrent.futures
+import itertools
+import time
+
+import httpx
+import pytest
+
+from tests.e2e.api import Api, chat_body, force
+from tests.e2e.stack import Stack
+
+
+def send_together(apis: list[Api], body: dict, count: int) -> list[httpx.Response]:
+    gateways = itertools.cycle(apis)
+
+    def one(index: int, api: Api) -> httpx.Response:
+        return api.post("/chat/completions", {**body, "stream": index % 2 == 0})
+
+    with concurrent.futures.ThreadPoolExecutor(count) as pool:
+        return list(pool.map(one, range(count), [next(gateways) for _ in range(count)]))
+
+
+@pytest.fixture
+def limited(stack: Stack) -> list[Api]:
+    """One key with 200 tokens a minute, seen through both gateways."""
+    key = stack.create_tenant(rpm=None, tpm=200)
+    return [Api(url, key) for url in stack.base_urls]
+
+
+def test_the_sum_over_two_gateways_is_exact(limited: list[Api], abc_token: int) -> None:
+    body = chat_body("x", max_tokens=50, **force(abc_token))
+    answers = send_together(limited, body, 20)
+    admitted = [answer for answer in answers if answer.status_code == 200]
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert len(admitted) + len(refused) == 20
+    # a reservation is the prompt (about 30 tokens) + 50, so exactly two fit into 200; a third would need a refill
+    # of 40 tokens, which takes 12 s.
+    assert len(admitted) == 2
+    for answer in refused:
+        error = answer.json()["error"]
+        assert (error["type"], error["code"]) == ("tokens", "rate_limit_exceeded")
+        assert 0 < int(answer.headers["retry-after"]) <= 60
+        assert int(answer.headers["x-ratelimit-remaining-tokens"]) >= 0
+
+
+def test_what_was_reserved_but_not_used_is_returned(limited: list[Api], abc_token: int) -> None:
+    """Each request reserves about 180 of 200 tokens and uses about 35: one after the other, three fit."""
+    body = chat_body("x", max_tokens=150, stop=["abcabcabc"], **force(abc_token))
+    for api, stream in itertools.product(limited, (False, True)):
+        answer = api.post("/chat/completions", {**body, "stream": stream})
+        assert answer.status_code == 200, answer.text
+
+
+def test_a_request_above_the_whole_bucket_can_never_pass(limited: list[Api]) -> None:
+    answer = limited[0].chat("x", max_tokens=500)
+    assert answer.status_code == 429
+    assert answer.headers["x-should-retry"] == "false"
+    assert "retry-after" not in answer.headers
+
+
+def test_waiting_as_long_as_told_is_enough(stack: Stack, abc_token: int) -> None:
+    """3,000 tokens a minute refill 50 a second: the wait is short enough to be taken at its word."""
+    api = Api(stack.base_urls[0], stack.create_tenant(rpm=None, tpm=3_000))
+    body = chat_body("x", max_tokens=2_800, stop=["never in the text"], **force(abc_token))
+    assert api.post("/chat/completions", body).status_code == 200
+    refused = api.post("/chat/completions", {**body, "max_tokens": 200})
+    assert refused.status_code == 429
+    time.sleep(int(refused.headers["retry-after-ms"]) / 1000)
+    assert api.post("/chat/completions", {**body, "max_tokens": 200}).status_code == 200
+
+
+def test_zero_is_none_and_null_is_unlimited(stack: Stack) -> None:
+    blocked = Api(stack.base_urls[0], stack.create_tenant(rpm=0, tpm=None)).chat()
+    assert blocked.status_code == 429
+    assert blocked.headers["x-should-retry"] == "false"
+    assert Api(stack.base_urls[0], stack.create_tenant(rpm=None, tpm=None)).chat().status_code == 200
+
+
+def test_one_tenant_s_flood_is_not_another_s(limited: list[Api], api: Api) -> None:
+    answers = send_together(limited, chat_body("x", max_tokens=60), 10)
+    assert any(answer.status_code == 429 for answer in answers)
+    assert api.chat().status_code == 200

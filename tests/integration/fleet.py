@@ -1,0 +1,185 @@
+"""A fleet inside the test's event loop: real NATS, real engine, real link and dispatcher; only the model is a fake."""
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+import nats
+
+from gateway.dispatch.dispatcher import Dispatcher
+from gateway.dispatch.limits import DispatchLimits
+from gateway.dispatch.stream import RequestStream
+from shared import ids, subjects, wire
+from worker.engine.config import EngineConfig
+from worker.engine.engine import Engine
+from worker.engine.fake_runner import FakeRunner
+from worker.engine.vocabulary import TokenTable
+from worker.link.limits import LinkLimits
+from worker.link.link import Link
+
+VOCAB = TokenTable(tuple(bytes([65 + i % 26]) for i in range(64)), eos_ids=frozenset({0}))
+CONTEXT = 4096
+
+
+def card(name: str = "toy", pool: str = "default") -> wire.ModelCard:
+    return wire.ModelCard(
+        name=name,
+        pool=pool,
+        context_length=CONTEXT,
+        vocab_size=64,
+        tokenizer=b"{}",
+        chat_template=None,
+        bos_id=None,
+        eos_ids=(0,),
+        add_bos=False,
+        special_ids=(),
+        request_tokens_max=CONTEXT,
+    )
+
+
+def toy_engine(*, step_us: int = 2_000, blocks: int = 512, sequences_max: int = 64) -> tuple[Engine, EngineConfig]:
+    runner = FakeRunner(
+        vocab_size=64, blocks_total=blocks, block_size=16, context_length=CONTEXT, ids=range(1, 64), step_us=step_us
+    )
+    config = EngineConfig(block_size=16, context_length=CONTEXT, sequences_max=sequences_max)
+    return Engine(runner, VOCAB, config), config
+
+
+@dataclass
+class Worker:
+    """A worker that can be stopped in an orderly way, or cut off as if its process had been killed."""
+
+    link: Link
+    stop: asyncio.Event
+    task: asyncio.Task[None]
+
+    async def drain(self) -> None:
+        self.stop.set()
+        await self.task
+
+    async def kill(self) -> None:
+        """Nothing more of it reaches NATS: no last frame, no bill."""
+        client = self.link.bus.client
+        client._pending.clear()
+        if client._transport is not None:
+            client._transport._io_writer.transport.abort()
+        self.task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, ExceptionGroup):
+            await self.task
+
+
+@dataclass
+class Fleet:
+    url: str
+    limits: LinkLimits = field(default_factory=LinkLimits)
+    workers: list[Worker] = field(default_factory=list)
+
+    def start(
+        self, *, card: wire.ModelCard = card(), drain_s: float = 5.0, tiers: tuple[int, ...] = (0, 1, 2), **engine: int
+    ) -> Worker:
+        toy, config = toy_engine(**engine)
+        stop = asyncio.Event()
+        link = Link(
+            nats_url=self.url,
+            worker=ids.process_id("wk"),
+            incarnation=ids.process_id("in"),
+            engine=toy,
+            config=config,
+            card=card,
+            tiers=tiers,
+            limits=self.limits,
+        )
+        worker = Worker(link, stop, asyncio.create_task(link.run(stop, drain_s=drain_s)))
+        self.workers.append(worker)
+        return worker
+
+
+@contextlib.asynccontextmanager
+async def fleet(url: str, **limits: float) -> AsyncIterator[Fleet]:
+    members = Fleet(url, LinkLimits(**limits))
+    try:
+        yield members
+    finally:
+        for worker in members.workers:
+            worker.stop.set()
+        await asyncio.gather(*(worker.task for worker in members.workers), return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def gateway(url: str, **limits: float) -> AsyncIterator[Dispatcher]:
+    async with Dispatcher(url, limits=DispatchLimits(**limits)) as dispatcher:
+        yield dispatcher
+
+
+async def until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def ready(dispatcher: Dispatcher, *, workers: int = 1) -> None:
+    await until(lambda: len([beat for beat in dispatcher.fleet.workers() if beat.ready]) >= workers)
+    await until(dispatcher.fleet.models)
+
+
+def tokens(chunks: list[wire.Chunk]) -> list[int]:
+    return [token for chunk in chunks for token in wire.unpack_ids(chunk.ids)]
+
+
+def job(
+    dispatcher: Dispatcher,
+    *,
+    model: str = "toy",
+    tenant: str = "tenant",
+    tier: int = 0,
+    prompt: int = 5,
+    max_tokens: int = 10,
+    n: int = 1,
+    **sampling: object,
+) -> wire.Job:
+    info = dispatcher.fleet.find(model)
+    return wire.Job(
+        request=str(ids.uuid7()),
+        attempt=1,
+        gateway=dispatcher.gateway_id,
+        tenant=tenant,
+        key="key",
+        model=str(uuid.uuid4()),
+        card=info.digest if info else "0" * 64,
+        tier=tier,
+        prompts=(wire.pack_ids(list(range(1, prompt + 1)) if prompt < 64 else [1] * prompt),),
+        n=n,
+        sampling=wire.Sampling(max_tokens=max_tokens, **sampling),
+        cache_salt=b"",
+        wait_ms=5_000,
+        run_ms=60_000,
+    )
+
+
+def opened(dispatcher: Dispatcher, wanted: wire.Job, *, wait_s: float = 5.0, run_s: float = 60.0):
+    return dispatcher.open(wanted, pool="default", wait_s=wait_s, run_s=run_s)
+
+
+async def read(stream: RequestStream) -> list[wire.Chunk]:
+    return [chunk async for chunks in stream for chunk in chunks]
+
+
+async def usage(url: str, *, expected: int, timeout_s: float = 10.0) -> list[wire.UsageEvent]:
+    """Every usage event in the stream; waits until there are `expected`, then a moment for any that are too many."""
+    client = await nats.connect(url)
+    try:
+        jetstream = client.jetstream()
+        async with asyncio.timeout(timeout_s):
+            while (await jetstream.stream_info(subjects.USAGE_STREAM)).state.messages < expected:
+                await asyncio.sleep(0.02)
+        await asyncio.sleep(0.2)
+        state = (await jetstream.stream_info(subjects.USAGE_STREAM)).state
+        events = []
+        for sequence in range(state.first_seq, state.last_seq + 1):
+            message = await jetstream.get_msg(subjects.USAGE_STREAM, sequence)
+            events.append(wire.decode(message.data, wire.UsageEvent))
+        return events
+    finally:
+        await client.close()

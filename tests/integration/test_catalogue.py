@@ -1,0 +1,213 @@
+"""What operators do to the catalogue, the demo tenants, and the commands that do both."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import asyncpg
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from cli.errors import CommandError
+from cli.main import app
+from gateway.auth import keys
+from gateway.db import catalogue, engine, pools, queries, seed
+from gateway.db.catalogue import AlreadyExists, Limits, NotFound, Refused
+from gateway.ledger.writer import Writer
+from tests.integration.test_ledger import payload
+
+HUGE = 2**63 - 1
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[AsyncEngine]:
+    database = engine.create(database_url)
+    yield database
+    await database.dispose()
+
+
+async def test_a_tenant_is_listed_with_what_it_was_given(database: AsyncEngine) -> None:
+    await catalogue.create_tenant(database, "acme", plan="economy", limits=Limits(rpm=0, tpm=5))
+    await catalogue.create_tenant(database, "zeta", plan="interactive", limits=Limits())
+    acme, zeta = await catalogue.list_tenants(database)
+    assert (acme.name, acme.plan, acme.tier, acme.status) == ("acme", "economy", 2, "active")
+    assert acme.limits == Limits(rpm=0, tpm=5, max_context=None)
+    assert (zeta.tier, zeta.limits) == (0, Limits())
+
+
+@pytest.mark.parametrize(
+    ("name", "plan", "limits", "error", "message"),
+    [
+        ("acme", "standard", Limits(), AlreadyExists, "a tenant called acme exists already"),
+        ("other", "nothing", Limits(), NotFound, "no plan called nothing"),
+        ("Not A Name", "standard", Limits(), Refused, "tenants_name_form"),
+        ("other", "standard", Limits(tpm=HUGE), Refused, "quotas_allowed_range"),
+        ("other", "standard", Limits(rpm=-1), Refused, "quotas_allowed_range"),
+    ],
+)
+async def test_what_cannot_be_is_refused_by_name_and_leaves_nothing(
+    database: AsyncEngine, *, name: str, plan: str, limits: Limits, error: type[Exception], message: str
+) -> None:
+    await catalogue.create_tenant(database, "acme", plan="standard", limits=Limits())
+    with pytest.raises(error, match=message):
+        await catalogue.create_tenant(database, name, plan=plan, limits=limits)
+    assert [tenant.name for tenant in await catalogue.list_tenants(database)] == ["acme"]
+
+
+async def test_keys_are_stored_as_digests_and_revoked_once(database: AsyncEngine, database_url: str) -> None:
+    await catalogue.create_tenant(database, "acme", plan="standard", limits=Limits())
+    text, record = keys.generate("live")
+    await catalogue.create_key(
+        database, "acme", record, scopes=frozenset({"inference"}), name="ci", limits=Limits(tpm=9)
+    )
+    with pytest.raises(AlreadyExists):
+        await catalogue.create_key(database, "acme", record, scopes=frozenset({"inference"}))
+    with pytest.raises(NotFound):
+        await catalogue.create_key(database, "nobody", keys.generate("live")[1], scopes=frozenset({"inference"}))
+    with pytest.raises(NotFound):
+        await catalogue.revoke_key(database, "000000000000")
+    await catalogue.revoke_key(database, record.public_id)
+    [once] = await catalogue.list_keys(database, "acme")
+    await catalogue.revoke_key(database, record.public_id)
+    [twice] = await catalogue.list_keys(database)
+    assert once == twice
+    assert (once.tenant, once.name, once.scopes, once.last4) == ("acme", "ci", ("inference",), text[-4:])
+    assert once.revoked_at is not None
+    connection = await asyncpg.connect(database_url)
+    try:
+        row = dict(await connection.fetchrow("SELECT * FROM api_keys"))
+    finally:
+        await connection.close()
+    assert text[-20:] not in str(row)
+
+
+async def test_a_model_is_registered_once_by_name(database: AsyncEngine) -> None:
+    first = await queries.register_model(database, "m", context_length=10, vocab_size=5, card="a" * 64)
+    again = await queries.register_model(database, "m", context_length=99, vocab_size=9, card="b" * 64)
+    other = await queries.register_model(database, "n", context_length=10, vocab_size=5, card="a" * 64)
+    assert first == again != other
+
+
+async def test_the_demo_tenants_keep_their_keys_and_what_was_changed(database: AsyncEngine, database_url: str) -> None:
+    made = await seed.demo(database_url, {})
+    assert set(made) == {"acme", "hobby", "admin"}
+    connection = await asyncpg.connect(database_url)
+    try:
+        await connection.execute("UPDATE quotas SET allowed = 7")
+    finally:
+        await connection.close()
+    assert await seed.demo(database_url, made) == made
+    tenants = {tenant.name: tenant for tenant in await catalogue.list_tenants(database)}
+    assert (tenants["acme"].tier, tenants["hobby"].tier) == (0, 2)
+    assert tenants["hobby"].limits == Limits(rpm=7, tpm=7)
+    assert {key.tenant: key.scopes for key in await catalogue.list_keys(database)} == {
+        "acme": ("inference",),
+        "hobby": ("inference",),
+        "admin": ("admin",),
+    }
+
+
+async def test_demo_keys_that_are_known_come_back_in_an_empty_database(
+    database: AsyncEngine, database_url: str
+) -> None:
+    known = {name: keys.generate("demo")[0] for name in ("acme", "hobby", "admin")}
+    assert await seed.demo(database_url, known) == known
+    for key in known.values():
+        record = keys.record(key)
+        assert record is not None
+        stored = await queries.find_key(database, record.public_id)
+        assert stored is not None
+        assert stored.digest == record.digest
+
+
+@pytest.fixture
+def forebay(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Awaitable[str]]:
+    """Runs a command in a thread, as `main` would in a process, and returns what it printed."""
+    monkeypatch.setenv("FOREBAY_POSTGRES_URL", database_url)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    async def run(*arguments: str) -> str:
+        await asyncio.to_thread(app, arguments, result_action="return_value")
+        return capsys.readouterr().out
+
+    return run
+
+
+async def test_the_commands_from_schema_to_usage(
+    database: AsyncEngine, database_url: str, forebay: Callable[..., Awaitable[str]]
+) -> None:
+    assert "schema is at revision" in await forebay("migrate")
+    assert "schema is at revision" in await forebay("migrate", "--check")
+    await forebay("tenant", "create", "acme", "--tier", "0", "--rpm", "60", "--tpm", "0")
+    listed = json.loads(await forebay("tenant", "list", "--json"))
+    assert (listed["tier"], listed["limits"]) == (0, {"rpm": 60, "tpm": 0, "max_context": None})
+    assert "acme" in await forebay("tenant", "list")
+    key = (await forebay("key", "create", "acme", "--admin")).strip()
+    parsed = keys.parse(key)
+    assert parsed is not None
+    stored = await queries.find_key(database, parsed.public_id)
+    assert stored is not None
+    assert stored.digest == parsed.digest
+    assert key not in await forebay("key", "list")
+    assert json.loads(await forebay("key", "list", "acme", "--json"))["scopes"] == ["admin"]
+    await forebay("key", "revoke", parsed.public_id)
+    assert json.loads(await forebay("key", "list", "--json"))["revoked_at"]
+    model = await queries.register_model(database, "m", context_length=10, vocab_size=5, card="a")
+    async with pools.create(database_url, connections_max=1) as pool:
+        await Writer(pool).write([payload(tenant=str(stored.tenant_id), model=str(model)), payload()])
+    used = json.loads(await forebay("usage", "show", "--tenant", "acme", "--json"))
+    assert used == {
+        "tenant": "acme",
+        "model": "m",
+        "requests": 1,
+        "prompt_tokens": 7,
+        "cached_tokens": 0,
+        "completion_tokens": 11,
+    }
+    assert len((await forebay("usage", "show", "--json")).splitlines()) == 2
+    assert await forebay("usage", "show", "--since", "2999-01-01", "--json") == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("tenant", "create", "x", "--plan", "nothing"), "^there is no plan called nothing$"),
+        (("tenant", "create", "x", "--plan", "standard", "--tier", "1"), "a plan or a tier, not both"),
+        (("tenant", "create", "x", "--tier", "7"), "no plan of tier 7"),
+        (("key", "revoke", "000000000000"), "no key 000000000000"),
+        (("key", "create", "nobody", "--env", "NOT"), "an environment is 1 to 8 lower-case letters"),
+    ],
+)
+async def test_a_command_that_fails_says_why(
+    forebay: Callable[..., Awaitable[str]], arguments: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(CommandError, match=message):
+        await forebay(*arguments)
+
+
+async def test_a_command_needs_a_database_of_its_own_schema(
+    database_url: str, forebay: Callable[..., Awaitable[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = await asyncpg.connect(database_url)
+    try:
+        await connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    finally:
+        await connection.close()
+    for command in (("tenant", "list"), ("migrate",), ("usage", "show")):
+        with pytest.raises(CommandError, match="newer than this program's"):
+            await forebay(*command)
+    monkeypatch.setenv("FOREBAY_POSTGRES_URL", "postgresql://nobody@127.0.0.1:1/nothing")
+    for command in (("tenant", "list"), ("migrate", "--check")):
+        with pytest.raises(CommandError, match=r"Connect|refused"):
+            await forebay(*command)
+
+
+def test_a_process_without_a_database_ends_with_one_sentence() -> None:
+    command = [sys.executable, "-m", "cli.main", "tenant", "list"]
+    result = subprocess.run(command, env={"PATH": ""}, capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == "forebay: FOREBAY_POSTGRES_URL is not set\n"

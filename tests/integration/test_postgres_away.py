@@ -1,0 +1,246 @@
+"""Postgres cut off or frozen under a running gateway: keys, limits and bills go on, and nothing is lost or doubled."""
+
+import asyncio
+import datetime as dt
+import uuid
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from gateway.admission.bucket import UNITS
+from gateway.admission.limiter import BucketLimit, Demand
+from gateway.admission.pg_limiter import LEASE_MS, PgLimiter
+from gateway.auth import keys
+from gateway.auth.principals import Principals
+from gateway.db import catalogue, engine, pools
+from gateway.db.catalogue import Limits
+from gateway.errors import InvalidKey, Unavailable
+from gateway.ledger.writer import Writer
+from tests.proxy import Proxy, through_proxy
+
+LEASE = dt.timedelta(milliseconds=LEASE_MS)
+TPM = 60_000  # 1,000 a second
+
+
+@pytest.fixture
+async def proxied(database_url: str) -> AsyncIterator[tuple[Proxy, str]]:
+    async with through_proxy(database_url) as proxied:
+        yield proxied
+
+
+@pytest.fixture
+async def proxy(proxied: tuple[Proxy, str]) -> Proxy:
+    return proxied[0]
+
+
+@pytest.fixture
+async def limiter(proxied: tuple[Proxy, str]) -> AsyncIterator[PgLimiter]:
+    async with (
+        pools.create(proxied[1], connections_max=4) as pool,
+        PgLimiter(pool, gateway_id="gw") as limiter,
+    ):
+        yield limiter
+
+
+@pytest.fixture
+async def sql(database_url: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(database_url)
+    yield connection
+    await connection.close()
+
+
+def demand(tokens: int) -> Demand:
+    return Demand(
+        request_id=uuid.uuid4(),
+        tenant_id=uuid.uuid4(),
+        api_key_id=uuid.uuid4(),
+        requests=1,
+        tokens=tokens,
+        limits=(
+            BucketLimit(metric="tokens", scope="tenant:t", per_minute=TPM, burst=None),
+            BucketLimit(metric="requests", scope="tenant:t", per_minute=TPM, burst=None),
+        ),
+    )
+
+
+async def until_grace(limiter: PgLimiter, expected: bool) -> None:
+    async with asyncio.timeout(20):
+        while limiter.in_grace != expected:
+            await asyncio.sleep(0.02)
+
+
+async def admit_in_grace(limiter: PgLimiter, tokens: int) -> Demand:
+    """The share starts empty, so the first one has to wait for it to fill."""
+    async with asyncio.timeout(20):
+        while True:
+            one = demand(tokens)
+            if (await limiter.admit(one)).refused_by is None:
+                return one
+            await asyncio.sleep(0.02)
+
+
+async def test_a_cut_is_bridged_by_a_share_that_is_charged_on_return(
+    limiter: PgLimiter, proxy: Proxy, sql: asyncpg.Connection
+) -> None:
+    before = demand(500)
+    assert (await limiter.admit(before)).refused_by is None
+    await proxy.cut()
+    cut_at = await sql.fetchval("SELECT clock_timestamp()")
+    refused = await limiter.admit(demand(TPM))
+    assert limiter.in_grace
+    assert refused.retry_after_ms is not None
+    settled, still_open = await admit_in_grace(limiter, 400), await admit_in_grace(limiter, 300)
+    await limiter.settle(settled.request_id, 100)
+    await limiter.settle(before.request_id, 50)
+    await sql.execute("UPDATE limiter_state SET level = 10 * $1, at_us = clock_us() + 10^12::bigint", UNITS)
+    await sql.execute("ALTER FUNCTION debit_buckets RENAME TO elsewhere")
+    await proxy.listen()
+    async with asyncio.timeout(20):  # renewed, so Postgres is there, but the debts cannot be paid yet
+        while not await sql.fetchval("SELECT true FROM gateways WHERE expires_at > $1", cut_at + LEASE):
+            await asyncio.sleep(0.02)
+    assert limiter.in_grace
+    await sql.execute("ALTER FUNCTION elsewhere RENAME TO debit_buckets")
+    await until_grace(limiter, False)
+    await limiter.settle(still_open.request_id, 200)
+
+    async def level(metric: str) -> float:
+        return await sql.fetchval("SELECT level FROM limiter_state WHERE key = $1", f"tenant:t/{metric}") / UNITS
+
+    async with asyncio.timeout(20):
+        while await level("tokens") != 10 - 100 - 200 + (500 - 50):
+            await asyncio.sleep(0.02)
+    assert await level("requests") == 10 - 2
+    assert await sql.fetchval("SELECT state FROM inflight WHERE request_id = $1", before.request_id) == "settled"
+
+
+async def test_the_share_is_divided_by_the_live_gateways(
+    limiter: PgLimiter, proxy: Proxy, sql: asyncpg.Connection
+) -> None:
+    await sql.execute(
+        "INSERT INTO gateways SELECT 'other-' || n, now() + interval '1 hour' FROM generate_series(1, 3) n"
+    )
+    limiter._upkeep_due.set()
+    async with asyncio.timeout(20):
+        while limiter._gateways != 4:
+            await asyncio.sleep(0.02)
+    await proxy.cut()
+    with pytest.raises(Unavailable):
+        await limiter.admit(demand(TPM // 4 + 1))
+    decision = await limiter.admit(demand(TPM // 4))
+    assert (decision.refused_by, [state.limit for state in decision.buckets]) == ("tokens", [TPM // 4, TPM // 4])
+
+
+async def test_a_frozen_server_is_found_out_and_bridged(limiter: PgLimiter, proxy: Proxy) -> None:
+    assert (await limiter.admit(demand(1))).refused_by is None
+    proxy.freeze()
+    with pytest.raises(Unavailable):
+        await limiter.admit(demand(1))
+    await until_grace(limiter, True)
+    await admit_in_grace(limiter, 1)
+    proxy.thaw()
+    await until_grace(limiter, False)
+    assert (await limiter.admit(demand(1))).refused_by is None
+
+
+@pytest.mark.parametrize("end", ["client leaves", "no answer in time"])
+async def test_an_admission_whose_answer_is_lost_is_given_back(
+    limiter: PgLimiter, proxy: Proxy, sql: asyncpg.Connection, end: str
+) -> None:
+    assert (await limiter.admit(demand(1))).refused_by is None
+    one = demand(TPM - 10_000)
+    proxy.hold_answers()
+    pending = asyncio.create_task(limiter.admit(one))
+    reserved = "SELECT true FROM inflight WHERE request_id = $1 AND state = $2"
+    while not await sql.fetchval(reserved, one.request_id, "open"):
+        await asyncio.sleep(0.02)
+    if end == "client leaves":
+        pending.cancel()
+    with pytest.raises((asyncio.CancelledError, Unavailable)):
+        await pending
+    proxy.thaw()
+    async with asyncio.timeout(10):
+        while not await sql.fetchval(reserved, one.request_id, "settled"):
+            await asyncio.sleep(0.02)
+
+
+async def test_a_burst_beyond_the_connections_is_not_taken_for_an_outage(limiter: PgLimiter) -> None:
+    decisions = await asyncio.gather(*(limiter.admit(demand(1)) for _ in range(200)))
+    assert all(decision.refused_by is None for decision in decisions)
+    assert not limiter.in_grace
+
+
+async def test_settlements_wait_for_postgres_and_do_not_hold_up_the_answer(
+    limiter: PgLimiter, proxy: Proxy, sql: asyncpg.Connection
+) -> None:
+    one = demand(500)
+    await limiter.admit(one)
+    await proxy.cut()
+    async with asyncio.timeout(5):
+        await limiter.settle(one.request_id, 1)
+    await proxy.listen()
+    async with asyncio.timeout(20):
+        while await sql.fetchval("SELECT state FROM inflight") != "settled":
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("fault", ["cut", "frozen"])
+async def test_known_keys_go_on_and_unknown_ones_are_neither_refused_nor_let_in(
+    proxied: tuple[Proxy, str], database_url: str, fault: str
+) -> None:
+    proxy, url = proxied
+    direct, database = engine.create(database_url), engine.create(url)
+    try:
+        await catalogue.create_tenant(direct, "acme", plan="standard", limits=Limits())
+        (known, known_record), (unseen, unseen_record) = keys.generate("test"), keys.generate("test")
+        for record in (known_record, unseen_record):
+            await catalogue.create_key(direct, "acme", record, scopes=frozenset({"inference"}))
+        async with Principals(database) as principals:
+            await principals.resolve([f"Bearer {known}"])
+            if fault == "cut":
+                await proxy.cut()
+            else:
+                proxy.freeze()
+            for _ in range(2):
+                assert (await principals.resolve([f"Bearer {known}"])).tenant == "acme"
+                with pytest.raises(Unavailable):
+                    await principals.resolve([f"Bearer {unseen}"])
+                await asyncio.sleep(1)
+            await catalogue.revoke_key(direct, known_record.public_id)
+            if fault == "cut":
+                await proxy.listen()
+            else:
+                proxy.thaw()
+            async with asyncio.timeout(20):
+                while (await resolved(principals, unseen)) != "acme":
+                    await asyncio.sleep(0.05)
+                while (await resolved(principals, known)) is not None:
+                    await asyncio.sleep(0.05)
+    finally:
+        await direct.dispose()
+        await database.dispose()
+
+
+async def resolved(principals: Principals, key: str) -> str | None:
+    try:
+        return (await principals.resolve([f"Bearer {key}"])).tenant
+    except InvalidKey:
+        return None
+    except Unavailable:
+        return "unavailable"
+
+
+async def test_the_ledgers_write_fails_as_a_whole_and_can_be_repeated(proxied: tuple[Proxy, str]) -> None:
+    from tests.integration.test_ledger import payload
+
+    proxy, url = proxied
+    batch = [payload() for _ in range(5)]
+    async with pools.create(url, connections_max=2) as pool:
+        writer = Writer(pool)
+        await writer.write(batch[:2])
+        await proxy.cut()
+        with pytest.raises(pools.AWAY):
+            await writer.write(batch)
+        await proxy.listen()
+        await writer.write(batch)
+        assert await pool.fetchval("SELECT count(*) FROM usage_events") == 5

@@ -1,0 +1,89 @@
+"""Usage events reach their stream once, whatever happens to NATS meanwhile."""
+
+import asyncio
+
+from shared import subjects, wire
+from shared.bus import Bus
+from shared.usage import UsagePublisher
+from tests import services
+from tests.integration.fleet import usage
+
+
+def event(request: str = "r", attempt: int = 1) -> wire.UsageEvent:
+    return wire.UsageEvent(
+        request=request,
+        attempt=attempt,
+        final=True,
+        tenant="t",
+        key="k",
+        model="m",
+        tier=0,
+        prompt_tokens=1,
+        cached_tokens=0,
+        completion_tokens=2,
+        recomputed_tokens=0,
+        finish="stop",
+        ttft_ms=1,
+        total_ms=2,
+        worker="w",
+        gateway="g",
+    )
+
+
+async def test_an_event_is_kept_until_its_stream_is_there(nats_server: services.NatsServer) -> None:
+    async with Bus(nats_server.url, name="test", role="worker") as bus, UsagePublisher(bus) as publisher:
+        await bus.wait_ready(10)
+        assert not await publisher.publish(event(), 0.3)
+        assert publisher.pending == 1
+        await publisher.ensure()
+        assert await publisher.drain(5) == 0
+        assert await usage(nats_server.url, expected=1) == [event()]
+
+
+async def test_an_event_waits_out_an_outage(nats_server: services.NatsServer) -> None:
+    async with Bus(nats_server.url, name="test", role="worker") as bus, UsagePublisher(bus) as publisher:
+        bus_ready = bus.wait_ready(10)
+        await bus_ready
+        await publisher.ensure()
+        nats_server.stop(kill=True)
+        await asyncio.sleep(0.05)
+        sent = [asyncio.create_task(publisher.publish(event(f"r{number}"), 10)) for number in range(20)]
+        await asyncio.sleep(0.2)
+        nats_server.start()
+        assert await asyncio.gather(*sent) == [True] * 20
+        assert len(await usage(nats_server.url, expected=20)) == 20
+
+
+async def test_two_writers_of_one_attempt_leave_one_event(nats_server: services.NatsServer) -> None:
+    async with (
+        Bus(nats_server.url, name="one", role="worker") as one,
+        Bus(nats_server.url, name="two", role="gateway") as two,
+        UsagePublisher(one) as worker,
+        UsagePublisher(two) as gateway,
+    ):
+        await one.wait_ready(10)
+        await two.wait_ready(10)
+        await worker.ensure()
+        assert await asyncio.gather(worker.publish(event()), gateway.publish(event())) == [True, True]
+        assert await worker.publish(event(attempt=2))
+        assert [stored.attempt for stored in await usage(nats_server.url, expected=2)] == [1, 2]
+
+
+async def test_memory_is_bounded(nats_server: services.NatsServer) -> None:
+    nats_server.stop()
+    async with Bus(nats_server.url, name="test", role="worker") as bus, UsagePublisher(bus, pending_max=3) as publisher:
+        for number in range(5):
+            publisher.submit(event(f"r{number}"))
+        await asyncio.sleep(0)
+        assert (publisher.pending, publisher.dropped_total) == (3, 2)
+        nats_server.start()
+        await bus.wait_ready(10)
+        await publisher.ensure()
+        assert await publisher.drain(5) == 0
+        assert {stored.request for stored in await usage(nats_server.url, expected=3)} == {"r2", "r3", "r4"}
+
+
+def test_the_stream_keeps_events_until_the_ledger_has_them() -> None:
+    stream, consumer = subjects.usage_stream(), subjects.usage_consumer()
+    assert stream.duplicate_window >= 600
+    assert consumer.max_deliver == -1

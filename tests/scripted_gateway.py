@@ -1,0 +1,392 @@
+"""A gateway over real HTTP whose tenants, limits and workers are scripted, for tests of the HTTP side alone.
+
+The tokenizer is real and simple: one token a byte, after the two marks of its chat template. So a test can count.
+"""
+
+import asyncio
+import contextlib
+import io
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import aiohttp
+import msgspec
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from gateway.admission.admission import Admission
+from gateway.admission.catalog import Catalog
+from gateway.admission.limiter import BucketLimit, BucketState, Decision, Demand
+from gateway.api.gate import Gate
+from gateway.app import listening
+from gateway.errors import GatewayError, InvalidKey
+from gateway.metrics import Metrics
+from gateway.services import Services
+from gateway.settings import GatewaySettings
+from shared import wire
+from shared.settings import Secret
+from tests.services import free_port
+
+MODEL = "tiny"
+POOL = "default"
+KEY = "fb-test-good"
+ADMIN_KEY = "fb-test-admin"
+AUTH = {"authorization": f"Bearer {KEY}"}
+CONTEXT = 512
+BOS, EOS = 0, 1
+SPECIALS = ("<s>", "</s>")
+TEMPLATE = (
+    "{% for message in messages %}<s>{{ message.role }}\n{{ message.content }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
+)
+
+
+def tokenizer() -> Tokenizer:
+    """Ids 0 and 1 are the special tokens, then one id a byte."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {text: index for index, text in enumerate([*SPECIALS, *alphabet])}
+    built = Tokenizer(models.BPE(vocab, []))
+    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    built.decoder = decoders.ByteLevel()
+    built.add_special_tokens([AddedToken(text, special=True) for text in SPECIALS])
+    return built
+
+
+def card(**changes: object) -> wire.ModelCard:
+    default = wire.ModelCard(
+        name=MODEL,
+        pool=POOL,
+        context_length=CONTEXT,
+        vocab_size=300,
+        tokenizer=tokenizer().to_str().encode(),
+        chat_template=TEMPLATE,
+        bos_id=BOS,
+        eos_ids=(EOS,),
+        add_bos=False,
+        special_ids=(BOS, EOS),
+        request_tokens_max=CONTEXT,
+    )
+    return msgspec.structs.replace(default, **changes)
+
+
+def chat_prompt_tokens(*contents: str, role: str = "user") -> int:
+    """What the template and the tokenizer make of these messages, counted by hand."""
+    return sum(len(f"_{role}\n{content}_".encode()) for content in contents) + len("_assistant\n")
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    tenant_id: uuid.UUID = uuid.UUID(int=1)
+    key_id: uuid.UUID = uuid.UUID(int=2)
+    tier: int = 0
+    scopes: frozenset[str] = frozenset({"inference"})
+    limits: tuple[BucketLimit, ...] = ()
+    context_max: int | None = None
+
+
+class ScriptedPrincipals:
+    def __init__(self) -> None:
+        self.callers = {KEY: Caller(), ADMIN_KEY: Caller(scopes=frozenset({"admin"}))}
+
+    async def resolve(self, authorization_values: list[str]) -> Caller:
+        value = authorization_values[0] if len(authorization_values) == 1 else ""
+        scheme, _, key = value.partition(" ")
+        if scheme.lower() != "bearer" or key.strip() not in self.callers:
+            raise InvalidKey("Incorrect API key provided.")
+        return self.callers[key.strip()]
+
+
+class ScriptedLimiter:
+    """Admits everything until told otherwise; remembers what was reserved and settled."""
+
+    def __init__(self) -> None:
+        self.decision = Decision(
+            refused_by=None,
+            retry_after_ms=None,
+            buckets=(
+                BucketState(metric="requests", limit=60, remaining=59, reset_ms=1_000),
+                BucketState(metric="tokens", limit=9_000, remaining=8_000, reset_ms=6_500),
+                BucketState(metric="tokens", limit=20_000, remaining=8_500, reset_ms=90_000),
+            ),
+        )
+        self.demands: list[Demand] = []
+        self.settled: list[tuple[uuid.UUID, int]] = []
+        self.hold: asyncio.Event | None = None
+
+    async def admit(self, demand: Demand) -> Decision:
+        self.demands.append(demand)
+        if self.hold is not None:
+            await self.hold.wait()
+        return self.decision
+
+    async def settle(self, request_id: uuid.UUID, tokens_used: int) -> None:
+        self.settled.append((request_id, tokens_used))
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True):
+    name: str = MODEL
+    digest: str = "digest"
+    pool: str = POOL
+
+
+class ScriptedFleet:
+    def __init__(self) -> None:
+        self.ready = [Ready()]
+
+    def models(self) -> list[Ready]:
+        return self.ready
+
+    def find(self, name: str) -> Ready | None:
+        return next((model for model in self.ready if model.name == name), None)
+
+
+class Play:
+    """What a worker does with one job: written by the test, read by the gateway."""
+
+    def __init__(self, job: wire.Job) -> None:
+        self.job = job
+        self.end: wire.End | None = None
+        self.prompt_tokens = sum(len(prompt) // 4 for prompt in job.prompts)
+        self.completion_tokens = 0
+        self.cancelled = False
+        self._seq = 0
+        self._queue: asyncio.Queue[list[wire.Chunk] | GatewayError | None] = asyncio.Queue()
+
+    def chunk(
+        self, text: str, *, choice: int = 0, ids: int = 1, finish: wire.Finish | None = None, logprobs: bool = False
+    ) -> wire.Chunk:
+        self._seq += 1
+        self.completion_tokens += ids
+        entries = tuple(
+            wire.TokenLogprob(
+                id=7, logprob=-0.5, text=text.encode(), top=((7, -0.5, text.encode()), (8, -1e30, b"\xff"))
+            )
+            for _ in range(ids)
+        )
+        return wire.Chunk(
+            request=self.job.request,
+            attempt=1,
+            seq=self._seq,
+            choice=choice,
+            ids=wire.pack_ids([7] * ids),
+            text=text,
+            finish=finish,
+            logprobs=entries if logprobs else None,
+        )
+
+    def send(self, *chunks: wire.Chunk) -> None:
+        self._queue.put_nowait(list(chunks))
+
+    def fail(self, error: GatewayError) -> None:
+        self._queue.put_nowait(error)
+
+    def finish(self, outcome: wire.Outcome = "finished", *, cached: int = 0) -> None:
+        self.end = wire.End(
+            request=self.job.request,
+            attempt=1,
+            seq=self._seq + 1,
+            outcome=outcome,
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=cached,
+            completion_tokens=self.completion_tokens,
+        )
+        self._queue.put_nowait(None)
+
+    def __aiter__(self) -> "Play":
+        return self
+
+    async def __anext__(self) -> list[wire.Chunk]:
+        item = None if self.end and self._queue.empty() else await self._queue.get()
+        if item is None:
+            raise StopAsyncIteration
+        if isinstance(item, GatewayError):
+            raise item
+        return item
+
+
+Script = Callable[[Play], Awaitable[None]]
+
+
+async def speak(play: Play) -> None:
+    """The default script: every choice says `Hello world` in two chunks and stops."""
+    choices = range(len(play.job.prompts) * play.job.n)
+    asked = play.job.sampling.logprobs is not None
+    play.send(*(play.chunk("Hello", choice=choice, logprobs=asked) for choice in choices))
+    play.send(*(play.chunk(" world", choice=choice, finish="stop", logprobs=asked) for choice in choices))
+    play.finish()
+
+
+class ScriptedDispatcher:
+    def __init__(self) -> None:
+        self.gateway_id = "gw-test"
+        self.fleet = ScriptedFleet()
+        self.script: Script = speak
+        self.refuse: GatewayError | None = None
+        self.accept: asyncio.Event | None = None
+        self.plays: list[Play] = []
+        self.open_now = 0
+
+    @asynccontextmanager
+    async def open(self, job: wire.Job, *, pool: str, wait_s: float, run_s: float) -> AsyncGenerator[Play]:
+        assert pool == POOL
+        assert wait_s > 0
+        assert run_s > 0
+        play = Play(job)
+        self.plays.append(play)
+        self.open_now += 1
+        script = None
+        try:
+            if self.accept is not None:
+                await self.accept.wait()
+            if self.refuse is not None:
+                raise self.refuse
+            script = asyncio.create_task(_run(self.script, play))
+            yield play
+        finally:
+            self.open_now -= 1
+            play.cancelled = play.end is None
+            if script is not None:
+                script.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await script
+
+
+async def _run(script: Script, play: Play) -> None:
+    await script(play)
+
+
+@dataclass
+class ScriptedGateway:
+    base: str
+    port: int
+    services: Services
+    principals: ScriptedPrincipals
+    limiter: ScriptedLimiter
+    dispatcher: ScriptedDispatcher
+    http: aiohttp.ClientSession
+    server: "asyncio.Task[None]"
+
+    @property
+    def play(self) -> Play:
+        return self.dispatcher.plays[-1]
+
+    @property
+    def jobs(self) -> list[wire.Job]:
+        return [play.job for play in self.dispatcher.plays]
+
+    async def check_settled(self) -> None:
+        """Nothing is open, and every job was settled once."""
+        await eventually(lambda: self.services.gate.taken == 0)
+        assert self.dispatcher.open_now == 0
+        settled = [str(request) for request, _ in self.limiter.settled]
+        assert len(settled) == len(set(settled))
+        assert {job.request for job in self.jobs} <= set(settled)
+
+    async def post(self, path: str, body: object, headers: dict[str, str] = AUTH) -> "Answer":
+        data = io.BytesIO(body if isinstance(body, bytes) else msgspec.json.encode(body))
+        sent = {"content-type": "application/json", **headers}
+        async with self.http.post(self.base + path, data=data, headers=sent) as response:
+            return Answer(response.status, response.headers.copy(), await response.read())
+
+    async def get(self, path: str, headers: dict[str, str] = AUTH) -> "Answer":
+        async with self.http.get(self.base + path, headers=headers) as response:
+            return Answer(response.status, response.headers.copy(), await response.read())
+
+    def outcomes(self) -> dict[str, float]:
+        """Requests counted so far, by outcome."""
+        counted: dict[str, float] = {}
+        for metric in self.services.metrics.requests.collect():
+            for sample in metric.samples:
+                if sample.name.endswith("_total"):
+                    label = sample.labels["outcome"]
+                    counted[label] = counted.get(label, 0) + sample.value
+        return counted
+
+
+class Answer(msgspec.Struct):
+    status: int
+    headers: "aiohttp.typedefs.LooseHeaders"
+    body: bytes
+
+    @property
+    def json(self) -> dict:
+        return msgspec.json.decode(self.body)
+
+    @property
+    def error(self) -> dict:
+        """The error object, whose shape is checked."""
+        assert self.headers["content-type"] == "application/json"
+        assert len(self.body) < 4_096
+        error = self.json["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert error["message"]
+        assert "Traceback" not in error["message"]
+        return error
+
+    @property
+    def events(self) -> list[str]:
+        """The data of each event of a stream, whose framing is checked."""
+        assert self.headers["content-type"] == "text/event-stream; charset=utf-8"
+        assert self.body.endswith(b"\n\n")
+        lines = [line for line in self.body.decode().split("\n\n") if line and not line.startswith(":")]
+        assert all(line.startswith("data: ") and "\n" not in line for line in lines)
+        return [line.removeprefix("data: ") for line in lines]
+
+    @property
+    def chunks(self) -> list[dict]:
+        """The JSON events of a stream that ended as it should."""
+        *events, last = self.events
+        assert last == "[DONE]"
+        return [msgspec.json.decode(event) for event in events]
+
+
+@asynccontextmanager
+async def scripted_gateway(
+    *, model: wire.ModelCard | None = None, **settings: object
+) -> AsyncGenerator[ScriptedGateway]:
+    loaded = GatewaySettings(postgres_url=Secret(""), nats_url=Secret(""), **settings)
+    principals, limiter, dispatcher = ScriptedPrincipals(), ScriptedLimiter(), ScriptedDispatcher()
+
+    async def register(_: wire.ModelCard, __: str) -> str:
+        return "model-id"
+
+    with executor() as threads:
+        catalog = Catalog(register, threads)
+        await catalog.add("digest", model or card())
+        admission = Admission(
+            catalog,
+            dispatcher.fleet,
+            limiter,
+            gateway_id=dispatcher.gateway_id,
+            default_output=loaded.default_output,
+            wait_s=loaded.wait_s,
+            run_s=loaded.run_s,
+        )
+        services = Services(
+            settings=loaded,
+            principals=principals,
+            catalog=catalog,
+            admission=admission,
+            dispatcher=dispatcher,
+            gate=Gate(loaded.requests_open_max),
+            metrics=Metrics(),
+        )
+        port = free_port()
+        async with listening(services, host="127.0.0.1", port=port) as server, aiohttp.ClientSession() as http:
+            yield ScriptedGateway(
+                f"http://127.0.0.1:{port}", port, services, principals, limiter, dispatcher, http, server
+            )
+
+
+@contextlib.contextmanager
+def executor() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as threads:
+        yield threads
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Wait, bounded, until `condition` holds."""
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.005)

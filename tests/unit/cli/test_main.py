@@ -1,0 +1,75 @@
+"""The command line itself: what it imports, and how it says no."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli import main
+
+COMMANDS = [
+    "up",
+    "status",
+    "down",
+    "gateway",
+    "worker",
+    "ledger",
+    "migrate",
+    "tenant",
+    "key",
+    "usage",
+    "chat",
+    "doctor",
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main.app([command, "--help"], result_action="return_value")
+    assert f"Usage: forebay {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("program", "never"),
+    [
+        ("cli.main, cli.worker, worker.app", "litestar sqlalchemy torch"),
+        ("cli.main, cli.gateway, gateway.app", "torch triton"),
+    ],
+)
+def test_a_program_starts_without_the_other_one_s_libraries(program: str, never: str) -> None:
+    check = f"import sys, {program}; print([name for name in {never.split()} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["status"], "nothing is running on"),
+        (["down"], "nothing is running on"),
+        (["chat", "hi"], "OPENAI_BASE_URL and OPENAI_API_KEY are not set"),
+        (["chat", "hi", "--base-url", "http://127.0.0.1:9/v1", "--key", "k"], "no gateway at http://127.0.0.1:9/v1"),
+        (["tenant", "list"], "FOREBAY_POSTGRES_URL is not set"),
+        (["worker"], "FOREBAY_NATS_URL is not set"),
+        (["gateway"], "FOREBAY_POSTGRES_URL is not set"),
+        (["up", "--gateways", "0"], "FOREBAY_GATEWAYS"),
+    ],
+)
+def test_an_expected_fault_is_one_sentence(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in [name for name in os.environ if name.startswith(("FOREBAY_", "OPENAI_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("FOREBAY_DATA_DIR", str(tmp_path))
+    with pytest.raises(SystemExit) as ended:
+        main.main(arguments)
+    assert ended.value.code == 1
+    message = capsys.readouterr().err
+    assert words in message
+    assert len(message.splitlines()) == 1

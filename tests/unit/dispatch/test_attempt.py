@@ -1,0 +1,70 @@
+"""How attempts end, and who bills them."""
+
+import pytest
+
+from gateway.dispatch.attempt import end_error
+from gateway.dispatch.bills import bill
+from gateway.errors import GatewayError, InvalidRequest, RequestFailed, Unavailable, WorkerLost
+from tests.unit.dispatch.samples import attempt, chunk, end
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error", "kind"),
+    [
+        ("error", "does_not_fit", InvalidRequest),
+        ("error", "invalid_request", InvalidRequest),
+        ("error", "shutdown", Unavailable),
+        ("error", "engine_error", RequestFailed),
+        ("error", "a code of a later version", RequestFailed),
+        ("cancelled", None, RequestFailed),
+    ],
+)
+def test_every_end_that_is_not_an_answer_is_an_error(outcome, error, kind) -> None:
+    assert isinstance(end_error(end(1, outcome=outcome, error=error)), kind)
+
+
+def test_a_finished_answer_is_no_error() -> None:
+    assert end_error(end(1)) is None
+
+
+def test_the_first_error_counts() -> None:
+    mine = attempt()
+    first, second = WorkerLost("first"), Unavailable("second")
+    mine.fail(first)
+    mine.fail(second)
+    mine.finish(end(1, outcome="cancelled"))
+    assert mine.error is first
+
+
+def test_an_attempt_ends_once() -> None:
+    mine = attempt()
+    mine.close()
+    with pytest.raises(AssertionError):
+        mine.close()
+
+
+def test_whoever_waits_is_woken_by_every_way_of_ending() -> None:
+    failed, ended, closed, bound = attempt(), attempt(), attempt(), attempt()
+    failed.fail(GatewayError("x"))
+    ended.finish(end(1))
+    closed.close()
+    bound.bind("w1", 1.0)
+    assert all(each.answered.is_set() for each in (failed, ended, closed, bound))
+    assert [each.over.is_set() for each in (failed, ended, closed, bound)] == [False, True, True, False]
+    assert [each.bound.is_set() for each in (failed, ended, closed, bound)] == [False, True, True, True]
+
+
+def test_the_bill_of_what_never_ran_is_zero() -> None:
+    event = bill(attempt(), finish="cancelled", gateway="gw", now=2.5)
+    assert (event.final, event.prompt_tokens, event.completion_tokens, event.ttft_ms) == (True, 0, 0, None)
+    assert (event.finish, event.worker, event.gateway, event.total_ms) == ("cancelled", "", "gw", 2500)
+
+
+def test_the_bill_of_what_was_lost_is_what_arrived() -> None:
+    mine = attempt(n=2)
+    mine.bind("w1", 0.5)
+    mine.receive(chunk(1), 1.0)
+    mine.receive(chunk(2, choice=1), 2.0)
+    event = bill(mine, finish="lost", gateway="gw", now=3.0)
+    assert (event.prompt_tokens, event.completion_tokens, event.ttft_ms) == (3, 2, 1000)
+    assert (event.request, event.attempt, event.tenant, event.key, event.model) == ("r1", 1, "tenant", "key", "model")

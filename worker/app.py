@@ -1,0 +1,190 @@
+"""The worker process: settings in, a serving worker out. The only place where its parts are put together.
+
+torch is imported only for the runners that compute, so that a fake worker starts in a fraction of a second.
+"""
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from shared import ids, log, wire
+from worker.engine.config import EngineConfig
+from worker.engine.engine import Engine
+from worker.engine.fake_runner import FakeRunner
+from worker.engine.runner import Runner
+from worker.errors import CannotStart
+from worker.link.link import Link
+from worker.metrics import WorkerMetrics
+from worker.models.card import Card, demo_model_path, read_card
+from worker.models.errors import ModelFileError
+from worker.ops import serving
+from worker.settings import WorkerSettings
+
+SWITCH_INTERVAL_S: Final = 0.0005  # the engine's thread gives the event loop its turn ten times as often as by default
+FAKE_WORDS_MAX: Final = 512
+PROGRESS_STEP: Final = 0.25
+
+
+def run(settings: WorkerSettings) -> None:
+    """Serve until SIGTERM or SIGINT, then drain. A worker that cannot start exits with one sentence on stderr."""
+    worker = ids.process_id("wk")
+    log.configure(level=settings.log_level, service="worker", worker=worker)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    metrics = WorkerMetrics()
+    links: list[Link] = []
+
+    def not_ready() -> str | None:
+        if not links:
+            return "the model is being loaded"
+        return None if links[0].ready else "no NATS, no engine, or draining"
+
+    try:
+        with serving(settings.metrics_host, settings.metrics_port, metrics=metrics.render, not_ready=not_ready):
+            card, runner = load(settings)
+            try:
+                links.append(connect(settings, worker, card, runner))
+                metrics.watch(links[0])
+                gc.collect()
+                gc.freeze()  # the model lives as long as the process: later collections need not look at it
+                asyncio.run(serve(links[0], settings.drain_s))
+            finally:
+                runner.close()
+    except CannotStart as error:
+        sys.exit(f"forebay worker: {error}")
+
+
+def load(settings: WorkerSettings) -> tuple[Card, Runner]:
+    """The model's card and what computes it. Raises CannotStart."""
+    try:
+        path = Path(settings.model) if settings.model else demo_model_path()
+        if settings.runner == "fake":
+            return _load_fake(settings, path)
+        return _load_torch(settings, path)
+    except ModelFileError as error:
+        raise CannotStart(str(error)) from error
+
+
+def connect(settings: WorkerSettings, worker: str, card: Card, runner: Runner) -> Link:
+    """The worker's link, not yet running. Raises CannotStart."""
+    try:
+        config = EngineConfig(
+            block_size=settings.block_size,
+            context_length=card.context_length,
+            tokens_per_step=settings.tokens_per_step,
+            sequences_max=settings.sequences_max,
+        )
+    except ValueError as error:
+        raise CannotStart(str(error)) from error
+    engine = Engine(runner, card.vocabulary, config)
+    return Link(
+        nats_url=settings.nats_url.reveal(),
+        worker=worker,
+        incarnation=ids.process_id("in"),
+        engine=engine,
+        config=config,
+        card=_card_on_wire(card, settings, engine.tokens_max),
+        tiers=settings.tier_numbers(),
+    )
+
+
+async def serve(link: Link, drain_s: float) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await link.run(stop, drain_s=drain_s)
+
+
+def _load_fake(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
+    card = read_card(path)
+    block_bytes = card.config.kv_elements_per_token * settings.block_size * 4
+    runner = FakeRunner(
+        vocab_size=card.vocab_size,
+        blocks_total=_blocks(settings.kv_bytes // block_bytes, settings),
+        block_size=settings.block_size,
+        context_length=card.context_length,
+        ids=_words(card),
+        step_us=settings.fake_step_us,
+        token_us=settings.fake_token_us,
+    )
+    return card, runner
+
+
+def _load_torch(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
+    import torch  # noqa: PLC0415 - see the module's docstring
+
+    from kernels.cpu import CpuOps  # noqa: PLC0415
+    from worker.engine.torch_runner import TorchRunner, kv_blocks  # noqa: PLC0415
+    from worker.models.load import load_model  # noqa: PLC0415
+
+    torch.set_num_threads(settings.threads or os.cpu_count() or 1)
+    if settings.runner == "triton":
+        if not torch.cuda.is_available():
+            raise CannotStart("--runner triton needs a CUDA device, and torch finds none; use --runner torch")
+        from kernels.triton_ops import TritonOps  # noqa: PLC0415
+
+        ops, device = TritonOps(), torch.device("cuda")
+    else:
+        ops, device = CpuOps(), torch.device("cpu")
+    model = load_model(path, settings.dtype, _progress(path), device=device)
+    found = kv_blocks(
+        settings.kv_bytes, model.config, block_size=settings.block_size, device=device, model_dtype=model.dtype
+    )
+    blocks = _blocks(found, settings)
+    return model.card, TorchRunner(model, ops, blocks_total=blocks, block_size=settings.block_size)
+
+
+def _blocks(found: int, settings: WorkerSettings) -> int:
+    if found < 2:
+        raise CannotStart(f"FOREBAY_KV_BYTES={settings.kv_bytes} does not hold two blocks of the KV pool")
+    return found
+
+
+def _progress(path: Path) -> Callable[[float], None]:
+    logger = log.get("worker")
+    logger.info("model.loading", file=path.name)
+    next_at = PROGRESS_STEP
+
+    def report(fraction: float) -> None:
+        nonlocal next_at
+        if fraction >= next_at:
+            logger.info("model.loading", file=path.name, percent=round(100 * fraction))
+            next_at += PROGRESS_STEP
+
+    return report
+
+
+def _words(card: Card) -> list[int]:
+    """Ordinary tokens for the fake runner to speak with: whole lower-case words."""
+    vocabulary = card.vocabulary
+    words: list[int] = []
+    for token in range(vocabulary.vocab_size):
+        text = vocabulary.token_bytes(token)
+        if text.startswith(b" ") and text[1:].isalpha() and text.islower():
+            words.append(token)
+        if len(words) == FAKE_WORDS_MAX:
+            break
+    if not words:
+        raise CannotStart("the model's vocabulary has no words for the fake runner")
+    return words
+
+
+def _card_on_wire(card: Card, settings: WorkerSettings, tokens_max: int) -> wire.ModelCard:
+    return wire.ModelCard(
+        name=settings.served_name or card.name,
+        pool=settings.pool,
+        context_length=card.context_length,
+        vocab_size=card.vocab_size,
+        tokenizer=card.tokenizer_json,
+        chat_template=card.chat_template,
+        bos_id=card.bos_id,
+        eos_ids=card.eos_ids,
+        add_bos=card.add_bos,
+        special_ids=card.special_ids,
+        request_tokens_max=tokens_max,
+    )

@@ -1,0 +1,13 @@
+"""Errors of the worker's shell; the engine and model files have their own (`worker.engine.errors`, `worker.models`).
+
+WorkerError
+└── CannotStart    the worker cannot serve what it was asked to; one sentence for an operator
+"""
+
+
+class WorkerError(Exception):
+    """Base."""
+
+
+class CannotStart(WorkerError):
+    """Raised before anything is announced to the fleet."""

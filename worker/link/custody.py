@@ -1,0 +1,213 @@
+"""What happens to a claimed job: into the engine, its output out, its bill, its end.
+
+Owns the way between the engine's reports and what is sent. Knows no subject and no queue. Invariant: every attempt that
+was claimed ends with one `End`, sent after its usage event is durable (or has been tried for long enough); one that was
+cancelled as a duplicate has no usage event.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from shared import log, wire
+from shared.clock import Clock
+from shared.tasks import Tasks
+from shared.usage import UsagePublisher
+from worker.engine.engine import Engine
+from worker.engine.errors import DoesNotFit, EngineError, InvalidRequest
+from worker.engine.request import EngineRequest, SamplingParams
+from worker.engine.results import EngineStats, StepResult
+from worker.link.engine_thread import EngineThread, Report
+from worker.link.held import NOTHING, Ending, HeldAttempt, Holdings, key_of
+from worker.link.limits import LinkLimits
+from worker.link.outbox import Outbox
+from worker.link.room import Room
+
+SHUTDOWN_MESSAGE = "The worker is shutting down."
+
+
+class Custody:
+    """`room_changed` is called when something may be claimed again."""
+
+    def __init__(
+        self,
+        *,
+        worker: str,
+        engine: Engine,
+        room: Room,
+        outbox: Outbox,
+        usage: UsagePublisher,
+        tasks: Tasks,
+        room_changed: Callable[[], None],
+        limits: LinkLimits,
+        clock: Clock,
+    ) -> None:
+        self._worker = worker
+        self._tokens_max = engine.tokens_max
+        self._room = room
+        self._outbox = outbox
+        self._usage = usage
+        self._tasks = tasks
+        self._room_changed = room_changed
+        self._limits = limits
+        self._clock = clock
+        self._log = log.get("custody")
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self.holdings = Holdings()
+        self.stats: EngineStats = engine.stats()
+        self.thread = EngineThread(engine, self.on_report, reports_max=limits.reports_max)
+        self.wasted_tokens_total = 0
+        self.on_step: Callable[[float], None] = lambda _: None
+
+    # -- in
+
+    def claimed(self, job: wire.Job) -> None:
+        """The job has left its queue: from here it is ours."""
+        if self.holdings.has(job):
+            return  # published twice and claimed twice by us: one of them is enough
+        held = self.holdings.add(job, self._clock.monotonic())
+        self._empty.clear()
+        self._outbox.add(job.gateway, wire.Accepted(request=job.request, attempt=job.attempt))
+        try:
+            request = _engine_request(held.key, job)
+            longest = max(len(prompt) for prompt in request.prompts)
+            if longest >= self._tokens_max:
+                # Found here rather than by the engine, so that the refusal goes out with the acceptance and can
+                # still become an HTTP status.
+                raise DoesNotFit(
+                    f"The prompt has {longest} tokens; the worker holds {self._tokens_max}, prompt and output together."
+                )
+        except (EngineError, ValueError) as error:
+            self._refuse(held, error)
+            return
+        self._room.promise(held.key, self._room.need(job))
+        self.thread.add(request)
+
+    def cancel(self, cancel: wire.Cancel) -> None:
+        """Idempotent; unknown ids are ignored."""
+        held = self.holdings.get(key_of(cancel.request, cancel.attempt))
+        if held is not None:
+            self._abort(held, cancel.reason)
+
+    def abort_gateway(self, gateway: str) -> None:
+        """It is silent: nobody reads what is made for it."""
+        for held in self.holdings.of_gateway(gateway):
+            self._abort(held, "client")
+
+    def abort_all(self) -> None:
+        """This worker is leaving and can wait no longer."""
+        for held in self.holdings.all():
+            held.cut_off = held.cancelled is None
+            self._abort(held, "shutdown")
+
+    def abort_overdue(self) -> None:
+        """Attempts whose gateway should have stopped them long ago."""
+        now = self._clock.monotonic()
+        for held in self.holdings.all():
+            if now - held.claimed_at > held.job.run_ms / 1000 + self._limits.run_slack_s:
+                self._abort(held, "deadline")
+
+    async def wait_empty(self, timeout_s: float) -> bool:
+        """Whether everything held has ended within `timeout_s`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._empty.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _abort(self, held: HeldAttempt, reason: wire.CancelReason) -> None:
+        if held.cancelled is None and not held.ending:
+            held.cancelled = reason
+            self.thread.abort(held.key)
+
+    # -- out
+
+    def on_report(self, report: Report) -> None:
+        now = self._clock.monotonic()
+        self.stats = report.stats
+        self._room.reported(report.stats, [*report.added, *(key for key, _ in report.refused)])
+        for key, error in report.refused:
+            held = self.holdings.get(key)
+            if held is not None:
+                self._refuse(held, error)
+        for key, totals in report.aborted:
+            held = self.holdings.get(key)
+            if held is not None:
+                self._end(held, Ending("cancelled", totals))
+        if report.step is not None:
+            self.on_step(report.step_s)
+            self._on_step(report.step, now)
+        self._room_changed()
+
+    def _on_step(self, step: StepResult, now: float) -> None:
+        if step.failure is not None:
+            self._log.error("step.failed", exc_info=step.failure)
+        for chunk in step.chunks:
+            held = self.holdings.get(chunk.request)
+            if held is not None and held.cancelled is None and not held.ending:
+                self._outbox.add(held.job.gateway, held.chunk(chunk, now))
+        for done in step.done:
+            held = self.holdings.get(done.request)
+            if held is not None:
+                outcome: wire.Outcome = "finished" if done.error is None else "error"
+                self._end(held, Ending(outcome, done.totals, done.error, done.message))
+
+    def _refuse(self, held: HeldAttempt, error: Exception) -> None:
+        code = "does_not_fit" if isinstance(error, DoesNotFit) else "invalid_request"
+        self._end(held, Ending("error", NOTHING, code, str(error)))
+
+    def _end(self, held: HeldAttempt, ending: Ending) -> None:
+        if held.ending:
+            return
+        held.ending = True
+        if held.cut_off:
+            ending = Ending("error", ending.totals, "shutdown", SHUTDOWN_MESSAGE)
+        elif held.cancelled is not None:
+            ending = Ending("cancelled", ending.totals)
+        if held.cancelled == "duplicate":
+            self.wasted_tokens_total += ending.totals.completion_tokens
+            self._send_end(held, ending)
+            return
+        event = held.bill(ending, worker=self._worker, now=self._clock.monotonic())
+        if ending.totals is NOTHING:
+            self._usage.submit(event)
+            self._send_end(held, ending)
+        else:
+            self._tasks.spawn(self._end_after_bill(held, event, ending), f"end {held.key}")
+
+    async def _end_after_bill(self, held: HeldAttempt, event: wire.UsageEvent, ending: Ending) -> None:
+        if not await self._usage.publish(event, self._limits.bill_patience_s):
+            self._log.warning("usage.late", request=held.job.request)
+        self._send_end(held, ending)
+
+    def _send_end(self, held: HeldAttempt, ending: Ending) -> None:
+        self._outbox.add(held.job.gateway, held.end(ending))
+        self.holdings.remove(held)
+        if not len(self.holdings):
+            self._empty.set()
+
+
+def _engine_request(key: str, job: wire.Job) -> EngineRequest:
+    """Raises ValueError for ids that are not whole, InvalidRequest for a job without a prompt."""
+    sampling = job.sampling
+    if not job.prompts or not all(job.prompts):
+        raise InvalidRequest("A prompt must have at least one token.")
+    return EngineRequest(
+        id=key,
+        prompts=tuple(wire.unpack_ids(prompt) for prompt in job.prompts),
+        n=job.n,
+        sampling=SamplingParams(
+            max_tokens=sampling.max_tokens,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            seed=sampling.seed,
+            stop=sampling.stop,
+            ignore_eos=sampling.ignore_eos,
+            logit_bias=sampling.logit_bias,
+            logprobs=sampling.logprobs,
+        ),
+        tier=job.tier,
+        tenant=job.tenant,
+        salt=job.cache_salt,
+    )

@@ -1,0 +1,159 @@
+"""The attempts that this worker holds: from the claim until their end has been sent.
+
+Owns the numbering of what is sent, and the counts that go on bills and rolls. Pure; times come in. Invariant: `seq` of
+an attempt grows by one with each item that is sent for it, without a hole.
+"""
+
+from dataclasses import dataclass, field
+
+from shared import wire
+from worker.engine.results import ChoiceChunk, RequestTotals, TokenLogprob
+
+NOTHING = RequestTotals(prompt_tokens=0, cached_tokens=0, completion_tokens=0)
+
+
+@dataclass(slots=True, frozen=True)
+class Ending:
+    """How an attempt ends: what its bill and its End say."""
+
+    outcome: wire.Outcome
+    totals: RequestTotals
+    error: str | None = None
+    message: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class HeldAttempt:
+    """`key` is the engine's request id. Times are monotonic seconds."""
+
+    job: wire.Job
+    key: str
+    claimed_at: float
+    seq: int = 0
+    tokens: int = 0
+    first_token_at: float | None = None
+    finishes: set[str] = field(default_factory=set[str])
+    cancelled: wire.CancelReason | None = None
+    cut_off: bool = False  # aborted by this worker, because it leaves
+    ending: bool = False  # its bill is on its way, then its end is sent
+
+    def chunk(self, chunk: ChoiceChunk, now: float) -> wire.Chunk:
+        """The engine's chunk as the next item of this attempt."""
+        self.seq += 1
+        self.tokens += len(chunk.ids)
+        if self.first_token_at is None:
+            self.first_token_at = now
+        if chunk.finish is not None:
+            self.finishes.add(chunk.finish)
+        logprobs = None if chunk.logprobs is None else tuple(_on_wire(entry) for entry in chunk.logprobs)
+        return wire.Chunk(
+            request=self.job.request,
+            attempt=self.job.attempt,
+            seq=self.seq,
+            choice=chunk.choice,
+            ids=wire.pack_ids(chunk.ids),
+            text=chunk.text,
+            finish=chunk.finish,
+            logprobs=logprobs,
+        )
+
+    def end(self, ending: Ending) -> wire.End:
+        """The last item. Made when it is sent and not before: a roll must not count what did not go out."""
+        self.seq += 1
+        totals = ending.totals
+        return wire.End(
+            request=self.job.request,
+            attempt=self.job.attempt,
+            seq=self.seq,
+            outcome=ending.outcome,
+            prompt_tokens=totals.prompt_tokens,
+            cached_tokens=totals.cached_tokens,
+            completion_tokens=totals.completion_tokens,
+            error=ending.error,
+            message=ending.message,
+        )
+
+    def bill(self, ending: Ending, *, worker: str, now: float) -> wire.UsageEvent:
+        """The usage event of this attempt. Its time to first token runs from the claim."""
+        job = self.job
+        totals = ending.totals
+        ttft_s = None if self.first_token_at is None else self.first_token_at - self.claimed_at
+        return wire.UsageEvent(
+            request=job.request,
+            attempt=job.attempt,
+            final=True,
+            tenant=job.tenant,
+            key=job.key,
+            model=job.model,
+            tier=job.tier,
+            prompt_tokens=totals.prompt_tokens,
+            cached_tokens=totals.cached_tokens,
+            completion_tokens=totals.completion_tokens,
+            recomputed_tokens=0,
+            finish=self._finish(ending.outcome),
+            ttft_ms=None if ttft_s is None else round(ttft_s * 1000),
+            total_ms=round((now - self.claimed_at) * 1000),
+            worker=worker,
+            gateway=job.gateway,
+        )
+
+    def _finish(self, outcome: wire.Outcome) -> str:
+        if outcome != "finished":
+            return outcome
+        return "mixed" if len(self.finishes) > 1 else next(iter(self.finishes))
+
+
+def _on_wire(entry: TokenLogprob) -> wire.TokenLogprob:
+    return wire.TokenLogprob(id=entry.id, logprob=entry.logprob, text=entry.text, top=entry.top)
+
+
+def key_of(request: str, attempt: int) -> str:
+    return f"{request}:{attempt}"
+
+
+class Holdings:
+    """All held attempts, by key and by gateway."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, HeldAttempt] = {}
+        self._by_gateway: dict[str, dict[str, HeldAttempt]] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def add(self, job: wire.Job, now: float) -> HeldAttempt:
+        held = HeldAttempt(job, key_of(job.request, job.attempt), now)
+        assert held.key not in self._held, "an attempt is held once"
+        self._held[held.key] = held
+        self._by_gateway.setdefault(job.gateway, {})[held.key] = held
+        return held
+
+    def get(self, key: str) -> HeldAttempt | None:
+        return self._held.get(key)
+
+    def has(self, job: wire.Job) -> bool:
+        return key_of(job.request, job.attempt) in self._held
+
+    def remove(self, held: HeldAttempt) -> None:
+        del self._held[held.key]
+        of_gateway = self._by_gateway[held.job.gateway]
+        del of_gateway[held.key]
+        if not of_gateway:
+            del self._by_gateway[held.job.gateway]
+
+    def all(self) -> list[HeldAttempt]:
+        return list(self._held.values())
+
+    def gateways(self) -> list[str]:
+        return list(self._by_gateway)
+
+    def of_gateway(self, gateway: str) -> list[HeldAttempt]:
+        return list(self._by_gateway.get(gateway, {}).values())
+
+    def roll(self, gateway: str) -> wire.Roll:
+        return wire.Roll(
+            entries=tuple(
+                wire.RollEntry(request=held.job.request, attempt=held.job.attempt, seq=held.seq, tokens=held.tokens)
+                for held in self.of_gateway(gateway)
+            )
+        )

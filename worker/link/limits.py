@@ -1,0 +1,18 @@
+"""Every number of the link that can be argued about, in one place. Seconds unless the name says otherwise."""
+
+import msgspec
+
+
+class LinkLimits(msgspec.Struct, frozen=True, kw_only=True):
+    beat_s: float = 0.25
+    roll_s: float = 1.0
+    poll_s: float = 0.1  # a look at the queues without a wake
+    gateway_silence_s: float = 5.0  # its requests are then aborted and billed
+    hesitate_s: float = 0.05  # a job that does not fit now is left this long to workers where it does
+    bill_patience_s: float = 5.0  # the end of an attempt waits this long for its usage event to be durable
+    run_slack_s: float = 10.0  # beyond Job.run_ms; the gateway enforces the deadline, this only sweeps up
+    usage_drain_s: float = 10.0  # how long leaving waits for bills
+    frame_bytes_max: int = 512 * 1024
+    outbox_items_max: int = 100_000  # not yet handed to NATS; beyond it items are dropped and their attempts lost
+    reports_max: int = 64  # steps that the engine may be ahead of the event loop
+    look_skips_max: int = 64  # jobs for another model card that one look passes over

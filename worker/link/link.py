@@ -1,0 +1,213 @@
+"""One worker's end of the protocol: everything between NATS and the engine, started and stopped in order.
+
+Owns the wiring of this package and the loops that none of its parts owns. Invariant: leaving is entering reversed:
+nothing is claimed, what is held ends, its bills are durable, its last frames are out, then the connection closes.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+from shared import cards, log, subjects, tasks, wire
+from shared.bus import Bus
+from shared.clock import Clock, SystemClock
+from shared.jobs import JobQueue
+from shared.tasks import Tasks
+from shared.usage import UsagePublisher
+from worker.engine.config import EngineConfig
+from worker.engine.engine import Engine
+from worker.link.beat import Beats
+from worker.link.custody import Custody
+from worker.link.intake import Intake, Where
+from worker.link.limits import LinkLimits
+from worker.link.outbox import Outbox
+from worker.link.room import Room
+
+STEP_AGE_READY_S_MAX = 30.0  # a step that takes longer than this is stuck: no new work
+SHUTDOWN_WAIT_S = 5.0  # for the ends of what was aborted at the end of a drain
+
+
+class Link:
+    """`run` serves until `stop` is set, then drains. `worker` and `incarnation` are unique to this process."""
+
+    def __init__(
+        self,
+        *,
+        nats_url: str,
+        worker: str,
+        incarnation: str,
+        engine: Engine,
+        config: EngineConfig,
+        card: wire.ModelCard,
+        tiers: tuple[int, ...],
+        limits: LinkLimits | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.limits = limits or LinkLimits()
+        self.worker = worker
+        self._incarnation = incarnation
+        self._card = card
+        self._tiers = tiers
+        self._digest, self._card_data = cards.pack(card)
+        self._log = log.get("link").bind(worker=worker)
+        clock = clock or SystemClock()
+        self.bus = Bus(nats_url, name=worker, role="worker")
+        self._queue = JobQueue(self.bus)
+        self._tasks = Tasks("link")
+        self.usage = UsagePublisher(self.bus)
+        self.outbox = Outbox(self.bus, worker, self.limits, clock)
+        self._beats = Beats(
+            self.bus, worker, state=self._beat, heard=self.outbox.heard, limits=self.limits, clock=clock
+        )
+        room = Room(config, engine.stats())
+        self.custody = Custody(
+            worker=worker,
+            engine=engine,
+            room=room,
+            outbox=self.outbox,
+            usage=self.usage,
+            tasks=self._tasks,
+            room_changed=self._room_changed,
+            limits=self.limits,
+            clock=clock,
+        )
+        self.intake = Intake(
+            bus=self.bus,
+            queue=self._queue,
+            where=Where(pool=card.pool, tiers=tiers, card=self._digest),
+            room=room,
+            alive=self._beats.alive,
+            claimed=self.custody.claimed,
+            limits=self.limits,
+            clock=clock,
+        )
+        self._draining = False
+
+    @property
+    def ready(self) -> bool:
+        """Claiming, as far as we know."""
+        thread_failed = self._tasks.failed is not None
+        stuck = self.custody.thread.step_age_s() > STEP_AGE_READY_S_MAX
+        return self.bus.ready and not self._draining and not thread_failed and not stuck
+
+    async def run(self, stop: asyncio.Event, *, drain_s: float) -> None:
+        """Raises whatever ends the engine's thread or one of the loops."""
+        self.bus.on_connect(self._ensure)
+        self.bus.on_connect(self._beats.reconnected)
+        self.bus.on_connect(self.outbox.reconnected)
+        self.custody.thread.start()
+        try:
+            async with self.bus, self.usage, self._tasks:
+                await self.bus.subscribe(subjects.cancel_subject(self.worker), self._on_cancel)
+                await self._beats.start()
+                loops = [
+                    asyncio.create_task(self.outbox.run(), name="outbox"),
+                    asyncio.create_task(self._beats.run(), name="beats"),
+                    asyncio.create_task(self._every(self.limits.roll_s, self._roll), name="rolls"),
+                    asyncio.create_task(self._every(self.limits.beat_s, self._sweep), name="sweep"),
+                    asyncio.create_task(self._watch_engine(), name="engine"),
+                ]
+                claiming = asyncio.create_task(self.intake.run(), name="intake")
+                try:
+                    await _unless_failed(stop.wait(), [*loops, claiming])
+                    await _unless_failed(self._drain(claiming, drain_s), loops)
+                finally:
+                    await tasks.stop([*loops, claiming])
+        finally:
+            await self.custody.thread.stop()
+
+    async def _drain(self, claiming: asyncio.Task[None], drain_s: float) -> None:
+        self._log.info("worker.draining", attempts=len(self.custody.holdings))
+        self._draining = True
+        self.intake.stop()
+        await self._beats.beat()
+        await claiming  # a claim that is under way still counts
+        if not await self.custody.wait_empty(drain_s):
+            self._log.warning("worker.aborting", attempts=len(self.custody.holdings))
+            self.custody.abort_all()
+            await self.custody.wait_empty(SHUTDOWN_WAIT_S)
+        missing = await self.usage.drain(self.limits.usage_drain_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SHUTDOWN_WAIT_S):
+                await self.outbox.flush()
+        self._log.info("worker.drained", bills_missing=missing)
+
+    # -- the loops' bodies
+
+    def _room_changed(self) -> None:
+        self.intake.room_changed()
+
+    async def _roll(self) -> None:
+        for gateway in {*self._beats.gateways(), *self.custody.holdings.gateways()}:
+            self.outbox.add(gateway, self.custody.holdings.roll(gateway))
+
+    async def _sweep(self) -> None:
+        for gateway in self.custody.holdings.gateways():
+            if not self._beats.alive(gateway):
+                self.custody.abort_gateway(gateway)
+        self.custody.abort_overdue()
+        for gateway in self._beats.forgotten():
+            self.outbox.forget(gateway)
+
+    async def _watch_engine(self) -> None:
+        assert self.custody.thread.failed is not None
+        await asyncio.shield(self.custody.thread.failed)
+
+    async def _every(self, period_s: float, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(period_s)
+            await work()
+
+    # -- NATS
+
+    async def _ensure(self) -> None:
+        """After every connect: what a restarted server has lost."""
+        await self.usage.ensure()
+        for tier in self._tiers:
+            await self._queue.ensure(self._card.pool, tier)
+        await cards.ensure_bucket(self.bus)
+        await cards.put(self.bus, self._digest, self._card_data)
+        self.intake.look()
+
+    def _on_cancel(self, data: bytes) -> None:
+        try:
+            self.custody.cancel(wire.decode(data, wire.Cancel))
+        except msgspec.DecodeError as error:
+            self._log.error("cancel.unreadable", error=str(error))
+
+    def _beat(self) -> wire.WorkerBeat:
+        stats = self.custody.stats
+        return wire.WorkerBeat(
+            worker=self.worker,
+            incarnation=self._incarnation,
+            pool=self._card.pool,
+            model=self._card.name,
+            card=self._digest,
+            ready=self.ready,
+            draining=self._draining,
+            running=stats.running,
+            waiting=stats.waiting,
+            blocks_free=stats.blocks_free,
+            blocks_total=stats.blocks_total,
+            step_age_ms=round(self.custody.thread.step_age_s() * 1000),
+        )
+
+
+async def _unless_failed(work: Coroutine[Any, Any, Any], loops: list[asyncio.Task[None]]) -> None:
+    """Wait for `work`, or raise what ended one of the loops.
+
+    Not a TaskGroup: a cancellation that nats-py swallows would leave it waiting for ever.
+    """
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait([task, *loops], return_when=asyncio.FIRST_COMPLETED)
+        for loop in loops:
+            if loop.done():
+                loop.result()
+                raise RuntimeError(f"the task {loop.get_name()!r} ended")
+        await task
+    finally:
+        await tasks.stop([task])

@@ -1,0 +1,69 @@
+"""The worker's Prometheus metrics. Reads what others count; owns only the step histogram.
+
+`forebay_kv_blocks_total` are the usable blocks, without the null block; `forebay_kv_blocks_free` those that no sequence
+holds.
+"""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from worker.link.link import Link
+
+STEP_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
+
+
+class WorkerMetrics(Collector):
+    """Empty until `watch` has been called."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        self._steps = Histogram(
+            "forebay_engine_step_seconds",
+            "Time of one engine step.",
+            buckets=STEP_BUCKETS_S,
+            registry=self._registry,
+        )
+        self._link: Link | None = None
+
+    def watch(self, link: Link) -> None:
+        self._link = link
+        link.custody.on_step = self._steps.observe
+
+    def render(self) -> bytes:
+        """The text exposition format."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        link = self._link
+        if link is None:
+            return
+        stats = link.custody.stats
+        yield _gauge("kv_blocks_total", "Usable blocks of the KV pool.", stats.blocks_total)
+        yield _gauge("kv_blocks_free", "Blocks that no sequence holds.", stats.blocks_free)
+        yield _gauge("sequences_running", "Sequences in the batch.", stats.running)
+        yield _gauge("sequences_waiting", "Sequences inside that wait for room.", stats.waiting)
+        yield _gauge("attempts_held", "Attempts claimed whose end has not been sent.", len(link.custody.holdings))
+        yield _gauge("usage_events_pending", "Bills not yet acknowledged.", link.usage.pending)
+        yield _counter("preemptions", "Sequences that gave way and were computed again.", stats.preemptions_total)
+        yield _counter("prompt_tokens", "Prompt tokens of started requests.", stats.prompt_tokens_total)
+        yield _counter("generated_tokens", "Tokens sampled.", stats.generated_tokens_total)
+        yield _counter(
+            "wasted_tokens", "Tokens of attempts that another worker owned.", link.custody.wasted_tokens_total
+        )
+        yield _counter("frames", "Frames published.", link.outbox.frames_total)
+        yield _counter("frame_items_dropped", "Items that NATS did not take.", link.outbox.dropped_total)
+        yield _counter("claims_lost", "Claims that another worker won.", link.intake.races_lost_total)
+        yield _counter("usage_events_dropped", "Bills given up for lack of memory.", link.usage.dropped_total)
+        yield _counter("nats_reconnects", "Connections to NATS made anew.", link.bus.reconnects)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"forebay_{name}", text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(f"forebay_{name}", text, value=value)

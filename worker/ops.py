@@ -1,0 +1,57 @@
+"""The worker's own HTTP port: `/metrics`, `/healthz/live`, `/healthz/ready`. For operators, never for clients.
+
+In a thread of its own, from before the model is loaded: a worker that loads is alive and not ready.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Generator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from worker.errors import CannotStart
+
+REQUEST_TIMEOUT_S = 5.0
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = REQUEST_TIMEOUT_S
+    pages: dict[str, Callable[[], tuple[int, bytes]]]
+
+    def do_GET(self) -> None:
+        page = self.pages.get(self.path)
+        status, body = page() if page is not None else (404, b"not found\n")
+        self.send_response(status)
+        self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Scrapes are not events."""
+
+
+@contextlib.contextmanager
+def serving(
+    host: str, port: int, *, metrics: Callable[[], bytes], not_ready: Callable[[], str | None]
+) -> Generator[int]:
+    """Serve while entered; yields the port. `not_ready` gives the reason. Raises CannotStart if the port is taken."""
+
+    def ready() -> tuple[int, bytes]:
+        reason = not_ready()
+        return (200, b"ready\n") if reason is None else (503, f"{reason}\n".encode())
+
+    pages = {"/metrics": lambda: (200, metrics()), "/healthz/live": lambda: (200, b"live\n"), "/healthz/ready": ready}
+    handler = type("Handler", (_Handler,), {"pages": pages})
+    try:
+        server = ThreadingHTTPServer((host, port), handler)
+    except OSError as error:
+        raise CannotStart(f"the metrics port {host}:{port} cannot be used: {error.strerror}") from error
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="ops", daemon=True)
+    thread.start()
+    try:
+        yield int(server.server_address[1])
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,54 @@
+"""The worker's settings: each field is the variable FOREBAY_<NAME>."""
+
+from typing import Literal
+
+import msgspec
+
+from shared.settings import Secret
+
+
+class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    nats_url: Secret
+    """With user and password, so it is never shown."""
+
+    model: str | None = None
+    """A GGUF file; without one, the demo model."""
+
+    served_name: str | None = None
+    """What clients call the model; without one, the file's name."""
+
+    runner: Literal["torch", "triton", "fake"] = "torch"
+    dtype: Literal["auto", "fp32", "bf16"] = "auto"
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int = 9101
+    pool: str = "default"
+
+    tiers: str = "0,1,2"
+    """The queues it takes from, most urgent first."""
+
+    kv_bytes: int = 1024**3
+    block_size: int = 16
+    sequences_max: int = 256
+    tokens_per_step: int = 512
+
+    threads: int | None = None
+    """That compute; without a number, one per core."""
+
+    fake_step_us: int = 10_000
+    fake_token_us: int = 0
+    """What a step of the fake runner takes, and each token in it."""
+
+    drain_s: float = 30.0
+    """How long running requests may go on after SIGTERM."""
+
+    log_level: str = "info"
+
+    def __post_init__(self) -> None:
+        if not self.tier_numbers():
+            raise ValueError("tiers names no tier")
+        if min(self.kv_bytes, self.block_size, self.sequences_max, self.tokens_per_step) < 1:
+            raise ValueError("kv_bytes, block_size, sequences_max and tokens_per_step must be positive")
+
+    def tier_numbers(self) -> tuple[int, ...]:
+        """Raises ValueError."""
+        return tuple(sorted({int(tier) for tier in self.tiers.split(",")}))
