@@ -1,11 +1,14 @@
 """`python -m bench`: all measurements, or one. Names them as import paths, so that only the asked one is imported."""
 
 import importlib
+import signal
 import sys
 
 import cyclopts
 
 from bench.errors import BenchError
+
+INTERRUPTED = 130  # as shells say it
 
 app = cyclopts.App(
     name="python -m bench",
@@ -34,11 +37,19 @@ def everything(*, quick: bool = False) -> None:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, _as_interrupt)
     try:
         app()
     except BenchError as error:
         print(f"bench: {error}", file=sys.stderr)
         sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def _as_interrupt(number: int, frame: object) -> None:  # noqa: ARG001 - a signal handler's
+    """As Ctrl-C, which an event loop turns into a cancellation: what was started is stopped."""
+    signal.raise_signal(signal.SIGINT)
 
 
 if __name__ == "__main__":

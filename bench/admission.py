@@ -5,6 +5,7 @@ import time
 
 import msgspec
 
+from bench.errors import BenchError
 from bench.load import arrivals
 from bench.percentiles import Spread, spread
 from bench.tenant import Tenant
@@ -17,6 +18,7 @@ from shared.ids import uuid7
 
 RESERVED_TOKENS, USED_TOKENS = 300, 100
 WARM_DECISIONS = 20
+MARGIN_S = 60.0
 
 
 class Decisions(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,17 +29,24 @@ class Decisions(msgspec.Struct, frozen=True, kw_only=True):
 async def decisions(postgres_url: str, tenant: Tenant, *, rate: float, duration_s: float) -> Decisions:
     """Admit at `rate`, one bucket of requests and one of tokens each time, and settle every one."""
     pool = pools.create(postgres_url, connections_max=LIMITER_CONNECTIONS_MAX)
-    async with pool, PgLimiter(pool, gateway_id="bench") as limiter:
-        for _ in range(WARM_DECISIONS):
-            await _decide(limiter, tenant)
-        start_s = time.perf_counter()
-        tasks: list[asyncio.Task[float | None]] = []
-        async with asyncio.TaskGroup() as group:
-            for at_s in arrivals(rate, duration_s, seed=1):
-                await asyncio.sleep(max(0.0, start_s + at_s - time.perf_counter()))
-                tasks.append(group.create_task(_decide(limiter, tenant)))
-    times = [task.result() for task in tasks]
+    try:
+        async with asyncio.timeout(duration_s + MARGIN_S), pool, PgLimiter(pool, gateway_id="bench") as limiter:
+            for _ in range(WARM_DECISIONS):
+                await _decide(limiter, tenant)
+            times = await _at_rate(limiter, tenant, rate, duration_s)
+    except TimeoutError as error:
+        raise BenchError(f"the limiter had not finished {MARGIN_S:g} s after its last decision was due") from error
     return Decisions(took_s=spread(took_s for took_s in times if took_s is not None), failed=times.count(None))
+
+
+async def _at_rate(limiter: PgLimiter, tenant: Tenant, rate: float, duration_s: float) -> list[float | None]:
+    start_s = time.perf_counter()
+    tasks: list[asyncio.Task[float | None]] = []
+    async with asyncio.TaskGroup() as group:
+        for at_s in arrivals(rate, duration_s, seed=1):
+            await asyncio.sleep(max(0.0, start_s + at_s - time.perf_counter()))
+            tasks.append(group.create_task(_decide(limiter, tenant)))
+    return [task.result() for task in tasks]
 
 
 async def _decide(limiter: PgLimiter, tenant: Tenant) -> float | None:

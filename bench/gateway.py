@@ -5,6 +5,8 @@ NATS and Postgres on the same ones, so throughput is given twice: as it was seen
 divided by the gateway's own processor time. Only the second is compared with a target.
 """
 
+import asyncio
+import time
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,13 +22,16 @@ from bench.report import Report
 from bench.table import Cell, render
 from bench.tenant import Tenant
 from bench.workload import Workload
+from shared import log
 
 FILE = "gateway.csv"
 MODEL = "SmolLM2-135M-Instruct"
 KV_BYTES = 8 * 2**30  # of a pool that is only counted: no request waits for blocks
 PROMPT_TOKENS = 16
 WARM_ROUNDS = 3  # of every client
-BILLS_SECONDS_MAX = 20.0
+IDLE_S = 3.0
+REQUEST_SECONDS_MAX = 60.0
+BILLS_SECONDS_MAX = 60.0  # an event whose delivery went wrong comes again after 30 s
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +68,12 @@ class Measure(msgspec.Struct, frozen=True):
         return [self.what, self.value, self.unit, f"{relation} {bound:,g}", "yes" if met else "no"]
 
 
+class Load(msgspec.Struct, frozen=True):
+    report: Report
+    cpu_s: float  # of the gateway, until the last bill was written
+    bills_s: float  # from the last answer to the last bill
+
+
 @dataclass(slots=True)
 class Bench:
     """One stack, one tenant, and how many requests it has sent."""
@@ -72,8 +83,8 @@ class Bench:
     client: Client
     sent: int = 0
 
-    async def load(self, *, clients: int, requests: int, tokens: int, stream: bool) -> tuple[Report, float]:
-        """The report, and the gateway's processor seconds until the last bill was written. Raises BenchError."""
+    async def load(self, *, clients: int, requests: int, tokens: int, stream: bool) -> Load:
+        """Send, and wait for the bills. Raises BenchError when a request failed, or was not billed once."""
         workload = Workload(
             model=MODEL,
             api="chat",
@@ -87,10 +98,12 @@ class Bench:
         self.sent += requests
         if report.failures:
             raise BenchError(f"requests failed: {report.failures}")
+        answered_s = time.perf_counter()
         billed = await self.tenant.bills(expected=self.sent, seconds_max=BILLS_SECONDS_MAX)
         if billed != self.sent:
             raise BenchError(f"{self.sent} requests were answered and {billed} billed")
-        return report, self.stack.cpu_s(launch.GATEWAY) - cpu_s
+        bills_s = time.perf_counter() - answered_s
+        return Load(report, self.stack.cpu_s(launch.GATEWAY) - cpu_s, bills_s)
 
 
 def run(*, quick: bool = False) -> None:
@@ -102,6 +115,7 @@ def run(*, quick: bool = False) -> None:
         Fewer requests: shows that everything works, and roughly how fast.
     """
     before = machine.provenance()
+    log.configure(level="error", service="bench")  # the limiter that runs in this process speaks up
     with launch.running(runner="fake", fake_step_us=0, fake_token_us=0, kv_bytes=KV_BYTES) as stack:
         measures = uvloop.run(_measure(stack, QUICK if quick else FULL))
     columns = ["what", "value", "unit", "target", "met"]
@@ -111,10 +125,14 @@ def run(*, quick: bool = False) -> None:
 
 
 async def _measure(stack: launch.Stack, size: Size) -> list[Measure]:
-    async with tenant.create(stack.postgres_url) as own, Client(stack.base_url, own.key) as client:
+    async with (
+        tenant.create(stack.postgres_url) as own,
+        Client(stack.base_url, own.key, timeout_s=REQUEST_SECONDS_MAX) as client,
+    ):
         bench = Bench(stack, own, client)
         return [
             *await _first_token(bench, size),
+            await _idle(bench),
             *await _requests(bench, size),
             *await _streams(bench, size),
             *await _admission(bench, size),
@@ -124,12 +142,12 @@ async def _measure(stack: launch.Stack, size: Size) -> list[Measure]:
 async def _first_token(bench: Bench, size: Size) -> list[Measure]:
     """One request at a time. What is added is counted from the in-process median."""
     await bench.load(clients=1, requests=WARM_ROUNDS, tokens=size.idle_tokens, stream=True)
-    report, _ = await bench.load(clients=1, requests=size.idle_requests, tokens=size.idle_tokens, stream=True)
-    prompt_tokens = report.prompt_tokens // report.requests
+    done = await bench.load(clients=1, requests=size.idle_requests, tokens=size.idle_tokens, stream=True)
+    prompt_tokens = done.report.prompt_tokens // done.report.requests
     engine = first_token.in_process(
         prompt_tokens=prompt_tokens, output_tokens=size.idle_tokens, requests=size.idle_requests
     )
-    served = _some(report.ttft)
+    served = _some(done.report.ttft)
     return [
         Measure("first token over HTTP, idle, p50", served.p50 * 1_000, "ms"),
         Measure("first token over HTTP, idle, p99", served.p99 * 1_000, "ms"),
@@ -139,27 +157,34 @@ async def _first_token(bench: Bench, size: Size) -> list[Measure]:
     ]
 
 
+async def _idle(bench: Bench) -> Measure:
+    """What beats, polls and the ledger take while nothing is asked: it is in every processor time below."""
+    cpu_s = bench.stack.cpu_s(launch.GATEWAY)
+    await asyncio.sleep(IDLE_S)
+    return Measure("gateway's core in use, idle", (bench.stack.cpu_s(launch.GATEWAY) - cpu_s) / IDLE_S * 100, "%")
+
+
 async def _requests(bench: Bench, size: Size) -> list[Measure]:
     clients, tokens = size.request_clients, size.request_tokens
     kind = f"not streamed, {clients} clients, {tokens} tokens"
     await bench.load(clients=clients, requests=clients * WARM_ROUNDS, tokens=tokens, stream=False)
-    report, cpu_s = await bench.load(clients=clients, requests=size.requests, tokens=tokens, stream=False)
-    e2e = _some(report.e2e)
+    done = await bench.load(clients=clients, requests=size.requests, tokens=tokens, stream=False)
+    report, cpu_s, e2e = done.report, done.cpu_s, _some(done.report.e2e)
     return [
         Measure(f"requests, {kind}", report.requests_per_s, "1/s"),
         Measure(f"requests for a core, {kind}", report.requests / cpu_s, "1/s", (">=", 600)),
         Measure("gateway processor time of a request", cpu_s / report.requests * 1_000, "ms"),
         Measure("request under this load, p50", e2e.p50 * 1_000, "ms"),
         Measure("request under this load, p99", e2e.p99 * 1_000, "ms"),
+        Measure("last bill written after the last answer", done.bills_s * 1_000, "ms"),
         Measure("load generator's core in use", report.client_cpu * 100, "%"),
     ]
 
 
 async def _streams(bench: Bench, size: Size) -> list[Measure]:
     kind = f"{size.stream_clients} streams, {size.stream_tokens} tokens"
-    report, cpu_s = await bench.load(
-        clients=size.stream_clients, requests=size.streams, tokens=size.stream_tokens, stream=True
-    )
+    done = await bench.load(clients=size.stream_clients, requests=size.streams, tokens=size.stream_tokens, stream=True)
+    report, cpu_s = done.report, done.cpu_s
     return [
         Measure(f"SSE chunks, {kind}", report.events_per_s, "1/s"),
         Measure(f"SSE chunks for a core, {kind}", report.events / cpu_s, "1/s", (">=", 25_000)),

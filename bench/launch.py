@@ -9,7 +9,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,7 +59,7 @@ def running(**settings: object) -> Generator[Stack]:
     """`settings` by their names in the environment without FOREBAY_, in small letters. Raises BenchError."""
     with tempfile.TemporaryDirectory(prefix="forebay-bench-") as folder:
         directory = DataDirectory(Path(folder) / "data")
-        environ = _environ(directory, settings)
+        environ = environment(directory, settings)
         started_s = time.time()
         try:
             _forebay("up", "--detach", environ=environ, seconds_max=UP_SECONDS_MAX)
@@ -68,7 +68,8 @@ def running(**settings: object) -> Generator[Stack]:
             _down(directory, environ)
 
 
-def _environ(directory: DataDirectory, settings: dict[str, object]) -> dict[str, str]:
+def environment(directory: DataDirectory, settings: Mapping[str, object]) -> dict[str, str]:
+    """This process' without what it says of Forebay, and `settings` instead."""
     port, ops_port, metrics_port = _free_ports(3)
     own = {"data_dir": directory.root, "port": port, "ops_port": ops_port, "metrics_port": metrics_port, **settings}
     return {

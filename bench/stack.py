@@ -46,9 +46,9 @@ def run(
     """
     before: dict[str, Cell] = {**machine.provenance(), "dtype": _resolved(dtype)}
     with launch.running(runner="torch", dtype=dtype) as stack:
-        reports, prefill = uvloop.run(_measure(stack, concurrency, quick=quick))
+        reports, long = uvloop.run(_measure(stack, concurrency, quick=quick))
         whole: dict[str, Cell] = {
-            "prefill_tokens_per_s": prefill,
+            "prefill_tokens_per_s": None if long.ttft is None else PREFILL_TOKENS / long.ttft.p50,
             "ready_s": stack.ready_s,
             "up_s": stack.up_s,
             "worker_mib": stack.resident_mib(launch.WORKER),
@@ -57,14 +57,14 @@ def run(
     rows = [{**before, **_row(clients, report), **whole} for clients, report in reports.items()]
     print(_text(before, reports, whole))
     append(RESULTS / FILE, rows)
-    if failures := {clients: report.failures for clients, report in reports.items() if report.failures}:
-        raise BenchError(f"requests failed, by concurrency: {failures}")
+    if failures := [report.failures for report in (*reports.values(), long) if report.failures]:
+        raise BenchError(f"requests failed: {failures}")
 
 
 async def _measure(
     stack: launch.Stack, concurrency: tuple[int, ...], *, quick: bool
-) -> tuple[dict[int, Report], float | None]:
-    """A report for each concurrency, and prompt tokens/s of one long prompt at a time."""
+) -> tuple[dict[int, Report], Report]:
+    """A report for each concurrency, and one of long prompts, one at a time, with one token of output."""
     reports: dict[int, Report] = {}
     async with Client(stack.base_url, stack.key) as client:
         for clients in concurrency:
@@ -76,7 +76,7 @@ async def _measure(
         prefill = Workload(model=MODEL, api="completions", prompt_tokens=PREFILL_TOKENS, output_tokens=1)
         requests = PREFILL_REQUESTS_QUICK if quick else PREFILL_REQUESTS
         long = await load.closed(client, prefill, clients=1, requests=requests)
-    return reports, None if long.ttft is None else PREFILL_TOKENS / long.ttft.p50
+    return reports, long
 
 
 def _workload(clients: int, output_tokens: int, *, warm: bool = False) -> Workload:

@@ -294,6 +294,11 @@ class Bus:
         self._changed.set()
 
     async def _on_error(self, error: Exception) -> None:
+        client = self._client
+        if client is not None and not client.is_connected:
+            transport = client._transport  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+            if transport is not None:
+                transport.close()  # nats-py forgets the socket of a handshake that failed
         text = str(error) or type(error).__name__
         if text != self._last_error:  # one line per kind of trouble, not one per attempt
             self._last_error = text

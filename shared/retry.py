@@ -9,7 +9,8 @@ def policy(
     *exceptions: type[BaseException], attempts_max: int, seconds_max: float, wait_s_max: float = 2.0
 ) -> tenacity.AsyncRetrying:
     """Retry on `exceptions` only, at most `attempts_max` times and `seconds_max` in all; the last error is raised
-    as it was. Use as `async for attempt in policy(...): with attempt: ...`."""
+    as it was. Use as `async for attempt in policy(...): with attempt: ...`.
+    """
     return tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception_type(exceptions),
         stop=tenacity.stop_any(tenacity.stop_after_attempt(attempts_max), tenacity.stop_after_delay(seconds_max)),

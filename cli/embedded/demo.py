@@ -6,6 +6,8 @@ from cli.embedded.directory import DataDirectory, write_private
 from cli.embedded.settings import UpSettings
 from cli.embedded.stack import Urls
 
+EXPORT = "export "
+
 
 def write(directory: DataDirectory, settings: UpSettings, urls: Urls, keys: dict[str, str]) -> None:
     values = {
@@ -16,7 +18,7 @@ def write(directory: DataDirectory, settings: UpSettings, urls: Urls, keys: dict
         "FOREBAY_POSTGRES_URL": urls.postgres,
         "FOREBAY_NATS_URL": urls.nats["admin"],
     }
-    lines = [f"export {name}={shlex.quote(value)}\n" for name, value in values.items()]
+    lines = [f"{EXPORT}{name}={shlex.quote(value)}\n" for name, value in values.items()]
     write_private(directory.demo_env, "".join(lines).encode())
 
 
@@ -24,5 +26,6 @@ def read(directory: DataDirectory) -> dict[str, str]:
     """The values of an existing demo.env; empty when there is none."""
     if not directory.demo_env.exists():
         return {}
-    words = (shlex.split(line)[1].partition("=") for line in directory.demo_env.read_text().splitlines())
+    lines = [line for line in directory.demo_env.read_text().splitlines() if line.startswith(EXPORT)]
+    words = (shlex.split(line.removeprefix(EXPORT))[0].partition("=") for line in lines)
     return {name: value for name, _, value in words}

@@ -157,7 +157,7 @@ def url(user: str, password: str, port: int, database: str) -> str:
 
 
 async def wait_ready(superuser_url: str) -> None:
-    """Return once the server answers. Raises TimeoutError."""
+    """Return once the server answers. Raises TimeoutError, and CommandError when it does not know the password."""
     import asyncpg
 
     async with asyncio.timeout(READY_SECONDS_MAX):
@@ -167,6 +167,8 @@ async def wait_ready(superuser_url: str) -> None:
             except (OSError, asyncpg.CannotConnectNowError):
                 await asyncio.sleep(0.05)
                 continue
+            except asyncpg.InvalidPasswordError as error:
+                raise CommandError("secrets.json does not belong to this directory's Postgres cluster") from error
             await connection.close()
             return
 

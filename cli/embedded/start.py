@@ -39,11 +39,15 @@ class Start:
         with self.terminal.spinner("starting NATS"):
             nats_urls = await self._nats(supervisor, secrets)
         urls = Urls(postgres=postgres_url, nats=nats_urls)
+        workers = stack.workers(self.settings, self.directory, self.environ, urls)
+        await supervisor.start(workers)  # loading a model takes longest, and needs no database
         with self.terminal.spinner("preparing the database"):
             keys = await self._database(urls, secrets)
         demo.write(self.directory, self.settings, urls, keys)
+        gateways = stack.gateways(self.settings, self.directory, self.environ, urls)
+        await supervisor.start(gateways)  # stopped first, while the workers can still finish their streams
         with self.terminal.spinner("starting gateways and workers"):
-            await self._programs(supervisor, urls)
+            await supervisor.until_healthy([*workers, *gateways], self.settings.start_s)
         self._welcome()
 
     async def _postgres(self, supervisor: Supervisor, secrets: Secrets) -> str:
@@ -87,13 +91,6 @@ class Start:
         if keys != secrets.keys:
             self.directory.save_secrets(msgspec.structs.replace(secrets, keys=keys))
         return keys
-
-    async def _programs(self, supervisor: Supervisor, urls: Urls) -> None:
-        workers = stack.workers(self.settings, self.directory, self.environ, urls)
-        gateways = stack.gateways(self.settings, self.directory, self.environ, urls)
-        await supervisor.start(workers)
-        await supervisor.start(gateways)  # stopped first, while the workers can still finish their streams
-        await supervisor.until_healthy([*workers, *gateways], self.settings.start_s)
 
     def _port_before(self, name: str, secrets: Secrets) -> int | None:
         """The port of the last run, kept while it is free: URLs that somebody noted go on working."""

@@ -26,7 +26,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Supervisor:
     """Owns the children. Children started in one call of `start` form a stage: they are stopped together."""
 
-    def __init__(self, directory: DataDirectory, terminal: Terminal) -> None:
+    def __init__(self, directory: DataDirectory, terminal: Terminal, *, restart_wait_s: float = RESTART_WAIT_S) -> None:
+        self._restart_wait_s = restart_wait_s
         self._directory = directory
         self._terminal = terminal
         self._stages: list[list[Child]] = []
@@ -108,7 +109,7 @@ class Supervisor:
             if len(falls) >= RESTARTS_MAX:
                 raise child.failed(f"{how} for the {len(falls) + 1}th time in {RESTART_WINDOW_S:.0f} s")
             self._terminal.say(f"{child.name} {how}: starting it again; the end of {child.log}:\n{child.tail()}")
-            await asyncio.sleep(RESTART_WAIT_S * 2 ** len(falls))
+            await asyncio.sleep(self._restart_wait_s * 2 ** len(falls))
             falls.append(clock())
             child.restarts += 1
             await child.start()

@@ -1,5 +1,6 @@
 """What the person at the terminal sees while the stack runs: finished steps as lines, the present one as a spinner."""
 
+import contextlib
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -15,7 +16,8 @@ class Terminal:
         self._status: Status | None = None
 
     def say(self, line: str) -> None:
-        self._console.print(line, markup=False)
+        with contextlib.suppress(OSError):  # a terminal that was closed does not keep the stack from being stopped
+            self._console.print(line, markup=False)
 
     def waiting(self, text: str) -> None:
         """Replace the spinner's text, if one is shown."""

@@ -51,10 +51,12 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 class Limiter(Protocol):
     async def admit(self, demand: Demand) -> Decision:
         """Reserve all or nothing. Idempotent by `request_id`. Raises `gateway.errors.Unavailable` when it cannot be
-        decided in time."""
+        decided in time.
+        """
         ...
 
     async def settle(self, request_id: uuid.UUID, tokens_used: int) -> None:
         """Refund what was not used and close the reservation. Idempotent; never raises, waits at most 50 ms, and goes
-        on trying in the background after that."""
+        on trying in the background after that.
+        """
         ...

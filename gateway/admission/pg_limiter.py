@@ -34,9 +34,7 @@ EXPIRE_ROWS_MAX: Final = 1_000
 RETRY_AFTER_MS: Final = 1_000
 CONNECTIONS_KEPT: Final = 2  # for settlements and upkeep, whatever waits to be admitted
 
-_ADMIT = (
-    "SELECT * FROM admit($1, $2, $3, $4, $5, $6, $7::text[], $8::bigint[], $9::bigint[], $10::bigint[], $11::boolean[])"
-)
+_ADMIT = "SELECT * FROM admit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
 _RENEW = "SELECT renew_leases($1, $2, $3)"
 _EXPIRE = "SELECT expire_leases($1)"
 _DEBIT = "SELECT debit_buckets($1, $2, $3, $4)"
@@ -122,7 +120,8 @@ class PgLimiter:
             [claim.per_minute for claim in claims],
             [claim.burst for claim in claims],
             [claim.amount for claim in claims],
-            [claim.refundable for claim in claims],
+            [claim.key for claim in claims if claim.refundable],
+            [claim.burst for claim in claims if claim.refundable],
             timeout_s=ADMIT_TIMEOUT_S,
         )
         states = tuple(bucket.state(claim, units) for claim, units in zip(claims, row["levels"], strict=True))

@@ -8,21 +8,15 @@ the rows that were already told.
 import uuid
 from typing import Final, Literal
 
-from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
+
+from gateway.db import queries
 
 ROWS_MAX: Final = 10_000  # in one look; more than that is everybody
 GAP_S_MAX: Final = 3_600.0  # rows are pruned after a day
 
 ALL: Final = "all"
 Changed = frozenset[uuid.UUID] | Literal["all"]
-
-_SINCE = text(
-    "SELECT CAST(s.xmin AS text) AS xmin, c.id, c.tenant_id"
-    " FROM (SELECT pg_snapshot_xmin(pg_current_snapshot()) AS xmin) AS s"
-    " LEFT JOIN config_changes c ON c.xid >= CAST(CAST(:since AS text) AS xid8)"
-    " LIMIT :rows"
-)
 
 
 class Changes:
@@ -39,16 +33,13 @@ class Changes:
         that fails changes nothing.
         """
         since = 0 if self._since is None else self._since
-        async with self._engine.connect() as connection:
-            rows = (await connection.execute(_SINCE, {"since": str(since), "rows": ROWS_MAX + 1})).all()
-        xmin = int(rows[0].xmin)
-        found = {row.id: row.tenant_id for row in rows if row.id is not None}
+        xmin, found = await queries.changes_since(self._engine, since, rows_max=ROWS_MAX + 1)
         fresh = {tenant for change, tenant in found.items() if change not in self._told}
         blind = (
             self._since is None
             or now_s - self._looked_s > GAP_S_MAX
-            or len(rows) > ROWS_MAX
+            or len(found) > ROWS_MAX
             or xmin < self._since  # another server, perhaps one that was behind
         )
         self._since, self._told, self._looked_s = xmin, frozenset(found), now_s
-        return ALL if blind or None in fresh else frozenset(fresh)
+        return ALL if blind or None in fresh else frozenset(tenant for tenant in fresh if tenant is not None)

@@ -122,10 +122,15 @@ class Principals:
         """The key's row, read once however many requests ask for it at the same time."""
         reading = self._reading.get(public_id)
         if reading is None:
-            reading = asyncio.create_task(self._read(public_id), name="principals read")
+            reading = asyncio.create_task(self._read(public_id), name=public_id)
             self._reading[public_id] = reading
-            reading.add_done_callback(lambda _: self._reading.pop(public_id, None))
+            reading.add_done_callback(self._read_ended)
         return await asyncio.shield(reading)
+
+    def _read_ended(self, reading: "asyncio.Task[Known | None]") -> None:
+        del self._reading[reading.get_name()]
+        if not reading.cancelled():
+            reading.exception()  # looked at, though every request that asked may have left
 
     async def _read(self, public_id: str) -> Known | None:
         async with asyncio.timeout(READ_TIMEOUT_S), self._reads:

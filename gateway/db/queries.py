@@ -1,4 +1,4 @@
-"""What the gateway asks the catalogue while it serves: a key with all that it may do, and a model's row.
+"""What the gateway asks the catalogue while it serves: a key with all that it may do, what changed, a model's row.
 
 Statements in SQLAlchemy Core; each function is one transaction. Raises what `pools.AWAY` and SQLAlchemy's `DBAPIError`
 name when Postgres cannot answer.
@@ -8,7 +8,7 @@ import uuid
 from datetime import datetime
 
 import msgspec
-from sqlalchemy import select
+from sqlalchemy import select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -99,6 +99,23 @@ async def find_key(engine: AsyncEngine, public_id: str) -> StoredKey | None:
         tenant_quotas=of("tenant_id"),
         key_quotas=of("api_key_id"),
     )
+
+
+_CHANGES = text(
+    "SELECT CAST(s.xmin AS text) AS xmin, c.id, c.tenant_id"
+    " FROM (SELECT pg_snapshot_xmin(pg_current_snapshot()) AS xmin) AS s"
+    " LEFT JOIN config_changes c ON c.xid >= CAST(CAST(:since AS text) AS xid8)"
+    " LIMIT :rows_max"
+)
+
+
+async def changes_since(engine: AsyncEngine, since: int, *, rows_max: int) -> tuple[int, dict[int, uuid.UUID | None]]:
+    """The oldest transaction that is open now, and the changes (id -> tenant, None: all) whose transaction is not older
+    than `since`, at most `rows_max`; both of one moment.
+    """
+    async with engine.connect() as connection:
+        rows = (await connection.execute(_CHANGES, {"since": str(since), "rows_max": rows_max})).all()
+    return int(rows[0].xmin), {row.id: row.tenant_id for row in rows if row.id is not None}
 
 
 async def register_model(

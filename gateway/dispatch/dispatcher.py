@@ -13,6 +13,7 @@ from typing import Self
 import msgspec
 
 from gateway.dispatch.attempt import Attempt
+from gateway.dispatch.backlog import UsageBacklog
 from gateway.dispatch.endings import Endings
 from gateway.dispatch.fleet import FleetView
 from gateway.dispatch.inbox import Inbox
@@ -32,6 +33,7 @@ OnCard = Callable[[str, wire.ModelCard], Awaitable[None]]
 """Told of a new card (digest, card) before its model is listed; if it raises, it is told again later."""
 
 CARD_RETRY_S = 1.0
+BACKLOG_RETRY_AFTER_MS = 10_000
 
 
 class Dispatcher:
@@ -57,6 +59,7 @@ class Dispatcher:
         self.bus = Bus(nats_url, name=self.gateway_id, role="gateway")
         self._queue = JobQueue(self.bus)
         self._usage = UsagePublisher(self.bus)
+        self._backlog = UsageBacklog(self.bus, self.limits.backlog_check_s)
         self._tasks = Tasks("dispatch")
         self._inbox = Inbox()
         self._publication = Publication(self.bus, self._queue, self.limits, self._clock)
@@ -93,6 +96,7 @@ class Dispatcher:
         await self.bus.subscribe(subjects.gateway_beat_subject(self.gateway_id), self._on_own_beat)
         self._tasks.spawn(self._beat(), "beat")
         self._tasks.spawn(self._fetch_cards(), "cards")
+        self._tasks.spawn(self._backlog.watch(), "usage backlog")
         self._tasks.spawn(self._reconciler.sweep(), "sweep")
         self._tasks.spawn(self._reconciler.look_up(), "look up")
         return self
@@ -134,6 +138,8 @@ class Dispatcher:
         assert job.gateway == self.gateway_id, "the answer would go elsewhere"
         if len(self._inbox) >= self.limits.attempts_max:
             raise Unavailable("The gateway has too many open requests.", retry_after_ms=1000)
+        if self._backlog.full:
+            raise Unavailable("Usage cannot be recorded at the moment.", retry_after_ms=BACKLOG_RETRY_AFTER_MS)
         attempt = Attempt(job, pool, self._clock.monotonic(), reader_bytes_max=self.limits.reader_bytes_max)
         self._inbox.add(attempt)
         try:
@@ -230,8 +236,8 @@ class Dispatcher:
             for digest in self.fleet.missing():
                 try:
                     await self._fetch_card(digest)
-                except (BusError, cards.CardDamaged, GatewayError) as error:
-                    self._log.warning("card.unavailable", digest=digest, error=str(error))
+                except Exception as error:  # noqa: BLE001 - whatever `on_card` raises, the next try may succeed
+                    self._log.warning("card.unavailable", digest=digest, error=repr(error))
                     await asyncio.sleep(CARD_RETRY_S)
             await asyncio.sleep(self.limits.beat_s)
 

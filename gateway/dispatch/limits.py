@@ -12,6 +12,7 @@ class DispatchLimits(msgspec.Struct, frozen=True, kw_only=True):
     no_worker_s: float = 5.0  # a queued job waits this long for any worker of its model, then 503
     cancel_repeat_s: float = 1.0  # cancels are at-most-once: repeated until the attempt has ended
     leave_wait_s: float = 1.0  # how long leaving a stream early waits for the worker's counts
+    backlog_check_s: float = 5.0
     usage_drain_s: float = 5.0  # how long closing waits for acknowledgements of bills
     reader_bytes_max: int = 1024 * 1024  # buffered for one slow reader, after merging
     attempts_max: int = 20_000  # open requests in one gateway

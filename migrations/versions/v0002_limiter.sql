@@ -46,38 +46,37 @@ CREATE FUNCTION clock_us() RETURNS bigint
     LANGUAGE sql VOLATILE AS $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
 
 -- Reserve `amounts` in all buckets or in none. Idempotent by request: a repeat reserves nothing more. Keys are sorted
--- and distinct, limits positive (0 and unlimited are answered before). Locks are taken in key order; the clock is
--- read after them. `refused` is the 1-based bucket that keeps the request out the longest, null when admitted;
--- `retry_after_us` is null when it can never pass; `levels` are those after the decision. A refusal writes nothing.
+-- and distinct, limits positive (0 and unlimited are answered before); the refund keys are those of token buckets.
+-- Locks are taken in key order; the clock is read after them. `refused` is the 1-based bucket that keeps the request
+-- out the longest, null when admitted; `retry_after_us` is null when it can never pass; `levels` are those after the
+-- decision. A refusal writes nothing but full rows of buckets that were never seen.
 CREATE FUNCTION admit(
     p_request uuid, p_tenant uuid, p_key uuid, p_gateway text, p_lease_ms integer, p_tokens bigint,
-    p_keys text[], p_per_minute bigint[], p_bursts bigint[], p_amounts bigint[], p_refundable boolean[],
+    p_keys text[], p_per_minute bigint[], p_bursts bigint[], p_amounts bigint[],
+    p_refund_keys text[], p_refund_bursts bigint[],
     OUT refused integer, OUT retry_after_us bigint, OUT levels bigint[])
     LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     buckets integer := cardinality(p_keys);
     now_us  bigint;
     at_us   bigint[];
-    known   boolean;
     missing bigint;
 BEGIN
     levels := '{}';
-    IF buckets > 0 THEN
-        IF (SELECT count(*) FROM limiter_state s WHERE s.key = ANY (p_keys)) < buckets THEN
+    WHILE cardinality(levels) < buckets LOOP
+        SELECT coalesce(array_agg(l.level ORDER BY l.key), '{}'), array_agg(l.at_us ORDER BY l.key) INTO levels, at_us
+        FROM (SELECT s.key, s.level, s.at_us FROM limiter_state s
+              WHERE s.key = ANY (p_keys) ORDER BY s.key FOR UPDATE) AS l;
+        IF cardinality(levels) < buckets THEN
             INSERT INTO limiter_state (key, level, at_us)
             SELECT b.key, b.burst * 60000000, clock_us() FROM unnest(p_keys, p_bursts) AS b (key, burst)
             ON CONFLICT DO NOTHING;
         END IF;
-        SELECT array_agg(l.level ORDER BY l.key), array_agg(l.at_us ORDER BY l.key) INTO levels, at_us
-        FROM (SELECT s.key, s.level, s.at_us FROM limiter_state s
-              WHERE s.key = ANY (p_keys) ORDER BY s.key FOR UPDATE) AS l;
-        ASSERT cardinality(levels) = buckets;
-    END IF;
+    END LOOP;
     now_us := clock_us();
-    known := EXISTS (SELECT FROM inflight i WHERE i.request_id = p_request);
     FOR b IN 1 .. buckets LOOP
         levels[b] := bucket_level(levels[b], at_us[b], now_us, p_per_minute[b], p_bursts[b]);
-        CONTINUE WHEN known OR (refused IS NOT NULL AND retry_after_us IS NULL);
+        CONTINUE WHEN refused IS NOT NULL AND retry_after_us IS NULL;
         IF p_amounts[b] > p_bursts[b] THEN
             refused := b;
             retry_after_us := NULL;
@@ -90,20 +89,24 @@ BEGIN
             END IF;
         END IF;
     END LOOP;
-    IF known OR refused IS NOT NULL THEN
+    IF refused IS NOT NULL THEN
+        IF EXISTS (SELECT FROM inflight i WHERE i.request_id = p_request) THEN
+            refused := NULL;
+            retry_after_us := NULL;
+        END IF;
+        RETURN;
+    END IF;
+    INSERT INTO inflight (request_id, tenant_id, api_key_id, gateway, tokens, keys, bursts, expires_at)
+    VALUES (p_request, p_tenant, p_key, p_gateway, p_tokens, p_refund_keys, p_refund_bursts,
+            clock_timestamp() + p_lease_ms * interval '1 millisecond')
+    ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
         RETURN;
     END IF;
     FOR b IN 1 .. buckets LOOP
         levels[b] := levels[b] - p_amounts[b] * 60000000;
         UPDATE limiter_state s SET level = levels[b], at_us = greatest(s.at_us, now_us) WHERE s.key = p_keys[b];
     END LOOP;
-    INSERT INTO inflight (request_id, tenant_id, api_key_id, gateway, tokens, keys, bursts, expires_at)
-    SELECT p_request, p_tenant, p_key, p_gateway, p_tokens,
-           coalesce(array_agg(b.key) FILTER (WHERE b.refundable), '{}'),
-           coalesce(array_agg(b.burst) FILTER (WHERE b.refundable), '{}'),
-           clock_timestamp() + p_lease_ms * interval '1 millisecond'
-    FROM unnest(p_keys, p_bursts, p_refundable) AS b (key, burst, refundable)
-    ON CONFLICT DO NOTHING;
 END $$;
 
 -- Give back what open reservations did not use and mark them settled. Unknown and settled ones are left alone, so
@@ -123,18 +126,20 @@ BEGIN
     IF open_requests = '{}' THEN
         RETURN 0;
     END IF;
-    SELECT array_agg(r.key ORDER BY r.key), array_agg(r.refund ORDER BY r.key), array_agg(r.burst ORDER BY r.key)
-    INTO refund_keys, refunds, caps
-    FROM (SELECT b.key, max(b.burst) AS burst,
-                 least(sum(i.tokens - least(i.tokens, greatest(u.used, 0))), 2 * max(b.burst))::bigint AS refund
-          FROM (SELECT a.request_id, max(a.used) AS used
-                FROM unnest(p_requests, p_used) AS a (request_id, used) GROUP BY a.request_id) AS u
-          JOIN inflight i ON i.request_id = u.request_id AND i.request_id = ANY (open_requests)
-          CROSS JOIN LATERAL unnest(i.keys, i.bursts) AS b (key, burst)
-          GROUP BY b.key) AS r
-    WHERE r.refund > 0;
-    UPDATE inflight i SET state = 'settled', expires_at = clock_timestamp() + interval '1 day'
-    WHERE i.request_id = ANY (open_requests);
+    WITH closed AS (
+        UPDATE inflight i SET state = 'settled', expires_at = clock_timestamp() + interval '1 day'
+        WHERE i.request_id = ANY (open_requests)
+        RETURNING i.request_id, i.tokens, i.keys, i.bursts),
+    refund AS (
+        SELECT b.key, max(b.burst) AS burst, sum(c.tokens - least(c.tokens, greatest(u.used, 0))) AS tokens
+        FROM (SELECT a.request_id, max(a.used) AS used
+              FROM unnest(p_requests, p_used) AS a (request_id, used) GROUP BY a.request_id) AS u
+        JOIN closed c ON c.request_id = u.request_id
+        CROSS JOIN LATERAL unnest(c.keys, c.bursts) AS b (key, burst)
+        GROUP BY b.key)
+    SELECT array_agg(r.key ORDER BY r.key), array_agg(least(r.tokens, 2 * r.burst)::bigint ORDER BY r.key),
+           array_agg(r.burst ORDER BY r.key)
+    INTO refund_keys, refunds, caps FROM refund r WHERE r.tokens > 0;
     PERFORM FROM limiter_state s WHERE s.key = ANY (refund_keys) ORDER BY s.key FOR UPDATE;
     UPDATE limiter_state s SET level = greatest(s.level, least(r.cap * 60000000, s.level + r.refund * 60000000))
     FROM unnest(refund_keys, refunds, caps) AS r (key, refund, cap) WHERE s.key = r.key;

@@ -13,7 +13,7 @@ PROMPTS = [
     "👨‍👩‍👧‍👦 family",
     "🇫🇷🇯🇵 flags",
     "e\u0301te\u0301",
-]  # noqa: RUF001
+]
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)

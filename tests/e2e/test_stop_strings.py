@@ -1,4 +1,4 @@
-"""Stop strings across token borders: nothing of a stop string is ever sent, and what was only withheld arrives at the end.
+"""Stop strings across token borders: nothing of one is ever sent, and what was only withheld arrives at the end.
 
 A forced token makes the answer a known repetition, so the case needs no particular model."""
 

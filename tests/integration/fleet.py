@@ -39,6 +39,9 @@ def card(name: str = "toy", pool: str = "default") -> wire.ModelCard:
     )
 
 
+TOY = card()
+
+
 def toy_engine(*, step_us: int = 2_000, blocks: int = 512, sequences_max: int = 64) -> tuple[Engine, EngineConfig]:
     runner = FakeRunner(
         vocab_size=64, blocks_total=blocks, block_size=16, context_length=CONTEXT, ids=range(1, 64), step_us=step_us
@@ -77,7 +80,7 @@ class Fleet:
     workers: list[Worker] = field(default_factory=list)
 
     def start(
-        self, *, card: wire.ModelCard = card(), drain_s: float = 5.0, tiers: tuple[int, ...] = (0, 1, 2), **engine: int
+        self, *, card: wire.ModelCard = TOY, drain_s: float = 5.0, tiers: tuple[int, ...] = (0, 1, 2), **engine: int
     ) -> Worker:
         toy, config = toy_engine(**engine)
         stop = asyncio.Event()

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 
 from shared import subjects, wire
-from shared.bus import Bus
+from shared.bus import Bus, BusUnavailable
 from shared.jobs import JobQueue
 from tests import services
 from tests.integration.fleet import CONTEXT, card, fleet, gateway, job, opened, read, ready, tokens, until, usage
@@ -161,7 +161,7 @@ async def test_one_job_that_does_not_fit_yet_waits_inside_and_is_not_overtaken(
         worker.link.custody.on_step = lambda _: waiting.append(worker.link.custody.stats.waiting)
 
         async def ask(name: str, prompt: int, max_tokens: int) -> None:
-            wanted = job(dispatcher, tenant=name.split()[0], prompt=prompt, max_tokens=max_tokens)
+            wanted = job(dispatcher, tenant=name.split(maxsplit=1)[0], prompt=prompt, max_tokens=max_tokens)
             async with opened(dispatcher, wanted, wait_s=10) as stream:
                 order.append(name)
                 await read(stream)
@@ -186,6 +186,26 @@ async def test_a_queue_that_a_gateway_needs_first_is_created(nats_server: servic
         await asyncio.wait_for(waiting, 5)
         names = await dispatcher.bus.jetstream().stream_info(subjects.jobs_stream_name("default", 0))
         assert names.state.messages == 0
+
+
+async def test_a_claim_whose_answer_was_lost_with_the_connection_is_kept(nats_server: services.NatsServer) -> None:
+    async with fleet(nats_server.url) as workers, gateway(nats_server.url) as dispatcher:
+        worker = workers.start()
+        await ready(dispatcher)
+        queue = worker.link.intake._queue
+        take, taken = queue.take, []
+
+        async def take_and_tell_nobody(pool: str, tier: int, sequence: int) -> str:
+            taken.append(await take(pool, tier, sequence))
+            if len(taken) == 1:
+                raise BusUnavailable("the connection broke")
+            return taken[-1]
+
+        queue.take = take_and_tell_nobody
+        await asyncio.wait_for(_ask(dispatcher, job(dispatcher)), 5)
+        await asyncio.wait_for(_ask(dispatcher, job(dispatcher)), 5)
+        assert taken == ["taken", "taken"]
+        assert len(await usage(nats_server.url, expected=2)) == 2
 
 
 async def _ask(dispatcher, wanted) -> None:

@@ -5,6 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
+from gateway.dispatch.dispatcher import Dispatcher
 from gateway.errors import BodyTooLarge, DeadlineExceeded, InvalidRequest, RequestFailed, Unavailable
 from shared import subjects, wire
 from shared.jobs import ensure_stream
@@ -197,3 +198,58 @@ async def test_a_failing_step_ends_its_requests_with_an_error(nats_server: servi
                 await read(stream)
         [event] = await usage(nats_server.url, expected=1)
         assert event.finish == "error"
+
+
+async def test_two_gateways_each_get_their_own_answers(nats_server: services.NatsServer) -> None:
+    async with (
+        fleet(nats_server.url) as workers,
+        gateway(nats_server.url) as one,
+        gateway(nats_server.url) as two,
+    ):
+        worker = workers.start()
+        await ready(one)
+        await ready(two)
+
+        async def ask(dispatcher, number: int) -> int:
+            async with opened(dispatcher, job(dispatcher, max_tokens=10 + number)) as stream:
+                return len(tokens(await read(stream)))
+
+        asked = [(dispatcher, number) for number in range(10) for dispatcher in (one, two)]
+        assert await asyncio.gather(*(ask(*each) for each in asked)) == [10 + number for _, number in asked]
+        assert len(await usage(nats_server.url, expected=20)) == 20
+        assert worker.link.outbox.dropped_total == 0
+
+
+async def test_work_that_could_not_be_billed_is_not_begun(nats_server: services.NatsServer) -> None:
+    async with fleet(nats_server.url) as workers, gateway(nats_server.url, backlog_check_s=0.05) as dispatcher:
+        workers.start()
+        await ready(dispatcher)
+        jetstream = dispatcher.bus.jetstream()
+        await jetstream.delete_stream(subjects.USAGE_STREAM)
+        small = subjects.usage_stream()
+        small.max_bytes = 2_000
+        await jetstream.add_stream(small)
+        with pytest.raises(Unavailable, match="Usage"):
+            async with asyncio.timeout(10):
+                while True:
+                    async with opened(dispatcher, job(dispatcher)) as stream:
+                        await read(stream)
+                    await asyncio.sleep(0.1)
+        await jetstream.purge_stream(subjects.USAGE_STREAM)
+        await until(lambda: not dispatcher._backlog.full)
+        async with opened(dispatcher, job(dispatcher)) as stream:
+            await read(stream)
+
+
+async def test_a_card_that_cannot_be_registered_yet_is_tried_again(nats_server: services.NatsServer) -> None:
+    told: list[str] = []
+
+    async def on_card(digest: str, card: wire.ModelCard) -> None:
+        told.append(card.name)
+        if len(told) == 1:
+            raise ConnectionError("Postgres is away")
+
+    async with fleet(nats_server.url) as workers, Dispatcher(nats_server.url, on_card=on_card) as dispatcher:
+        workers.start()
+        await ready(dispatcher)
+        assert told == ["toy", "toy"]

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import datetime as dt
 import shutil
+import sys
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
@@ -61,7 +62,7 @@ async def count(pool: asyncpg.Pool, table: str = "usage_events") -> int:
 async def reserve(pool: asyncpg.Pool, request: uuid.UUID, tokens: int) -> None:
     await pool.fetchrow(
         "SELECT * FROM admit($1, $2, $3, 'gw', 15000, $4, ARRAY['t/tokens'], ARRAY[1::bigint], ARRAY[1000::bigint],"
-        " ARRAY[$4::bigint], ARRAY[true])",
+        " ARRAY[$4::bigint], ARRAY['t/tokens'], ARRAY[1000::bigint])",
         request,
         uuid7(),
         uuid7(),
@@ -179,7 +180,7 @@ async def publish(bus: Bus, *events: bytes) -> None:
 
 
 async def until_count(pool: asyncpg.Pool, expected: int, table: str = "usage_events") -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while await count(pool, table) < expected:
             await asyncio.sleep(0.02)
     assert await count(pool, table) == expected
@@ -238,3 +239,16 @@ class TestLedger:
             nats_server.start()
             await publish(bus, payload())
             await until_count(pool, 2)
+
+    async def test_a_ledger_of_its_own_process_works_and_stops_when_told(
+        self, bus: Bus, pool: asyncpg.Pool, nats_server: services.NatsServer, database_url: str
+    ) -> None:
+        environ = {"FOREBAY_POSTGRES_URL": database_url, "FOREBAY_NATS_URL": nats_server.url, "PATH": ""}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "cli.main", "ledger", env=environ, stderr=asyncio.subprocess.PIPE
+        )
+        await publish(bus, payload())
+        await until_count(pool, 1)
+        process.terminate()
+        _, errors = await process.communicate()
+        assert process.returncode == 0, errors

@@ -105,7 +105,7 @@ async def test_the_sql_and_the_core_take_one_history_to_the_same_levels(pool: as
 
 async def admit(pool: asyncpg.Pool, one: Demand, claims: tuple[Claim, ...]) -> asyncpg.Record:
     return await pool.fetchrow(
-        "SELECT * FROM admit($1, $2, $3, 'gw', 15000, $4, $5, $6, $7, $8, $9)",
+        "SELECT * FROM admit($1, $2, $3, 'gw', 15000, $4, $5, $6, $7, $8, $9, $10)",
         one.request_id,
         one.tenant_id,
         one.api_key_id,
@@ -114,7 +114,8 @@ async def admit(pool: asyncpg.Pool, one: Demand, claims: tuple[Claim, ...]) -> a
         [claim.per_minute for claim in claims],
         [claim.burst for claim in claims],
         [claim.amount for claim in claims],
-        [claim.refundable for claim in claims],
+        [claim.key for claim in claims if claim.refundable],
+        [claim.burst for claim in claims if claim.refundable],
     )
 
 
@@ -225,6 +226,15 @@ async def test_many_small_requests_through_two_gateways_take_exactly_the_burst(
     admitted = sum(decision.refused_by is None for decision in decisions)
     most = 700 + 700 * (time.monotonic() - began) / 60
     assert 700 <= 7 * admitted <= most
+
+
+async def test_behind_a_pooler_no_statement_is_prepared_by_name(database_url: str) -> None:
+    async with pools.create(database_url, connections_max=3, pooler=True) as pool:
+        async with PgLimiter(pool, gateway_id="gw") as limiter:
+            one = demand(90)
+            assert (await limiter.admit(one)).refused_by is None
+            await settle(limiter, one.request_id, 0)
+        assert await pool.fetchval("SELECT count(*) FROM pg_prepared_statements WHERE name <> ''") == 0
 
 
 async def test_an_abandoned_lease_is_refunded_once_and_a_late_settlement_is_nothing(pool: asyncpg.Pool) -> None:

@@ -1,4 +1,4 @@
-"""The worker as a process: it starts, answers, reports, drains at SIGTERM, and dies of SIGKILL without a trace of doubt."""
+"""The worker as a process: it starts, answers, reports, drains at SIGTERM, and leaves one bill behind at SIGKILL."""
 
 import asyncio
 import contextlib

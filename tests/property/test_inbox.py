@@ -1,5 +1,7 @@
-"""A lossy bus between workers that number what they send and a gateway that reads: whatever is dropped, repeated or said
-twice, the reader gets a true beginning of what its own worker sent, and a loss is known at the latest at the next roll.
+"""A lossy bus between workers that number what they send and a gateway that reads.
+
+Whatever is dropped, repeated or said twice, the reader gets a true beginning of what its own worker sent, and a loss is
+known at the latest at the next roll.
 """
 
 from hypothesis import settings

@@ -194,8 +194,8 @@ class Intake:
             raise
 
     async def _resolve_doubt(self) -> None:
-        """The connection broke during a delete. If the job is gone, it was probably ours; if it was another's as well, the
-        gateway's fence sorts it out. Left alone, it would be nobody's.
+        """The connection broke during a delete. If the job is gone, it was probably ours, and if another has it, the
+        fence sorts it out. Left alone, it might be nobody's.
         """
         doubt = self._in_doubt
         if doubt is None:

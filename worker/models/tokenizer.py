@@ -1,17 +1,18 @@
 """Builds a `tokenizers` JSON out of the vocabulary that a GGUF file carries, and the bytes of each token.
 
-Byte-level BPE (`tokenizer.ggml.model = gpt2`) with the pre-tokenizers named in PRE_TOKENIZERS. Another one is
-refused: a wrong split gives fluent text from wrong ids. Knows no chat template and no model.
+Byte-level BPE (`tokenizer.ggml.model = gpt2`) with the pre-tokenizers named in PRE_TOKENIZERS, and SentencePiece BPE
+(`llama`, see `sentencepiece`). Another one is refused: a wrong split gives fluent text from wrong ids. Knows no chat
+template and no model.
 """
-
-from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
+from worker.models import sentencepiece
 from worker.models.errors import ModelFileError
 from worker.models.gguf_file import GgufFile
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+NORMAL, CONTROL, USER_DEFINED, BYTE = 1, 3, 4, 6  # GGUF's token types; 2 is unknown, 5 unused
+TEXT = (NORMAL, USER_DEFINED, BYTE)
 
 # Facts of the published models' tokenizer files, not of this project: how text is cut before merges apply.
 LLAMA3_SPLIT = (
@@ -39,17 +40,8 @@ WHOLE_WORDS_FIRST = ("llama-bpe", "llama3")  # a word that is a token is taken w
 
 def build_tokenizer(file: GgufFile) -> Tokenizer:
     """The tokenizer of `file`. It adds no special token by itself. Raises ModelFileError."""
-    kind, pre = file.require("tokenizer.ggml.model", str), file.metadata.get("tokenizer.ggml.pre", "missing")
-    if kind != "gpt2":
-        msg = f"{file.path}: tokenizer model {kind!r} is not supported, only byte-level BPE ('gpt2')"
-        raise ModelFileError(msg)
-    if pre not in PRE_TOKENIZERS:
-        msg = f"{file.path}: pre-tokenizer {pre!r} is not supported, only {', '.join(PRE_TOKENIZERS)}"
-        raise ModelFileError(msg)
     tokens, types = token_table(file)
-    tokenizer = Tokenizer(_bpe(file, tokens, ignore_merges=pre in WHOLE_WORDS_FIRST))
-    tokenizer.pre_tokenizer = PRE_TOKENIZERS[pre]()
-    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer = _sentencepiece(file, tokens) if is_sentencepiece(file) else _byte_level(file, tokens)
     added = [(text, kind) for text, kind in zip(tokens, types, strict=True) if kind in (CONTROL, USER_DEFINED)]
     tokenizer.add_special_tokens([AddedToken(text, special=True) for text, kind in added if kind == CONTROL])
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text, kind in added if kind == USER_DEFINED])
@@ -57,6 +49,51 @@ def build_tokenizer(file: GgufFile) -> Tokenizer:
         msg = f"{file.path}: metadata field tokenizer.ggml.tokens repeats a token"
         raise ModelFileError(msg)
     return tokenizer
+
+
+def is_sentencepiece(file: GgufFile) -> bool:
+    """Raises ModelFileError where the tokenizer is neither of the two kinds."""
+    kind = file.require("tokenizer.ggml.model", str)
+    if kind not in ("gpt2", "llama"):
+        msg = f"{file.path}: tokenizer model {kind!r} is not supported, only 'gpt2' and 'llama'"
+        raise ModelFileError(msg)
+    return kind == "llama"
+
+
+def _byte_level(file: GgufFile, tokens: list[str]) -> Tokenizer:
+    pre = file.metadata.get("tokenizer.ggml.pre", "missing")
+    if pre not in PRE_TOKENIZERS:
+        msg = f"{file.path}: pre-tokenizer {pre!r} is not supported, only {', '.join(PRE_TOKENIZERS)}"
+        raise ModelFileError(msg)
+    merges = [_pair(merge) for merge in file.require("tokenizer.ggml.merges", list)]
+    vocab = {text: index for index, text in enumerate(tokens)}
+    try:
+        model = models.BPE(vocab, merges, fuse_unk=False, ignore_merges=pre in WHOLE_WORDS_FIRST)
+    except Exception as error:  # the library raises a bare Exception when a merge names an unknown token
+        msg = f"{file.path}: metadata field tokenizer.ggml.merges does not fit the tokens ({error})"
+        raise ModelFileError(msg) from error
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = PRE_TOKENIZERS[pre]()
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _pair(merge: str) -> tuple[str, str]:
+    left, _, right = merge.partition(" ")
+    return left, right
+
+
+def _sentencepiece(file: GgufFile, tokens: list[str]) -> Tokenizer:
+    scores = file.require("tokenizer.ggml.scores", list)
+    if len(scores) != len(tokens):
+        msg = f"{file.path}: {len(tokens)} tokens but {len(scores)} scores in tokenizer.ggml"
+        raise ModelFileError(msg)
+    unknown = file.metadata.get("tokenizer.ggml.unknown_token_id", 0)
+    if not 0 <= unknown < len(tokens):
+        msg = f"{file.path}: metadata field tokenizer.ggml.unknown_token_id is {unknown}"
+        raise ModelFileError(msg)
+    prefix = bool(file.metadata.get("tokenizer.ggml.add_space_prefix", True))
+    return sentencepiece.build(tokens, scores, unknown=tokens[unknown], space_in_front=prefix)
 
 
 def token_table(file: GgufFile) -> tuple[list[str], list[int]]:
@@ -70,9 +107,11 @@ def token_table(file: GgufFile) -> tuple[list[str], list[int]]:
 
 
 def token_bytes(file: GgufFile) -> list[bytes]:
-    """The bytes that each token id stands for; empty for special and unused ones."""
-    table = _byte_of_character()
+    """The bytes that each token id stands for; empty for special, unknown and unused ones."""
     tokens, types = token_table(file)
+    if is_sentencepiece(file):
+        return [sentencepiece.bytes_of(text) if kind in TEXT else b"" for text, kind in zip(tokens, types, strict=True)]
+    table = _byte_of_character()
     return [_bytes_of(text, kind, table) for text, kind in zip(tokens, types, strict=True)]
 
 
@@ -91,19 +130,3 @@ def _byte_of_character() -> dict[str, int]:
     itself = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in itself]
     return {chr(byte): byte for byte in itself} | {chr(0x100 + n): byte for n, byte in enumerate(others)}
-
-
-def _bpe(file: GgufFile, tokens: list[str], *, ignore_merges: bool) -> models.BPE:
-    merges: list[Any] = file.require("tokenizer.ggml.merges", list)
-    try:
-        pairs = [_pair(merge) for merge in merges]
-        vocab = {text: index for index, text in enumerate(tokens)}
-        return models.BPE(vocab, pairs, fuse_unk=False, ignore_merges=ignore_merges)
-    except Exception as error:  # the library raises a bare Exception when a merge names an unknown token
-        msg = f"{file.path}: metadata field tokenizer.ggml.merges does not fit the tokens ({error})"
-        raise ModelFileError(msg) from error
-
-
-def _pair(merge: str) -> tuple[str, str]:
-    left, _, right = merge.partition(" ")
-    return left, right

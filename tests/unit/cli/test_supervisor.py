@@ -125,11 +125,23 @@ async def test_a_child_that_is_killed_is_started_again(directory: DataDirectory)
         assert one.process is not None
         one.process.kill()
 
-    running = asyncio.create_task(Supervisor(directory, terminal).run(start))
+    running = asyncio.create_task(Supervisor(directory, terminal, restart_wait_s=0.01).run(start))
     await until(lambda: one.restarts == 1 and one.running)
     assert any("one was ended by SIGKILL" in line for line in terminal.lines)
     interrupt()
     await asyncio.wait_for(running, 30)
+
+
+async def test_a_child_that_falls_again_and_again_ends_the_stack(directory: DataDirectory) -> None:
+    good = child(directory, "good", SLEEPER)
+    bad = child(directory, "bad", "import sys; sys.exit(3)")
+
+    async def start(supervisor: Supervisor) -> None:
+        await supervisor.start([good, bad])
+
+    with pytest.raises(ChildFailed, match="bad ended with status 3 for the 6th time in 60 s"):
+        await asyncio.wait_for(Supervisor(directory, Lines(), restart_wait_s=0.001).run(start), 60)
+    assert not good.running
 
 
 async def test_a_stubborn_child_is_killed_after_its_grace(directory: DataDirectory) -> None:

@@ -1,7 +1,9 @@
 """What a worker may claim, by arithmetic alone."""
 
-from tests.unit.dispatch.samples import job
+import msgspec
+
 from shared import wire
+from tests.unit.dispatch.samples import job
 from worker.engine.config import EngineConfig
 from worker.engine.results import EngineStats
 from worker.link.room import Need, Room
@@ -24,8 +26,6 @@ def room(now: EngineStats, *, sequences_max: int = 8) -> Room:
 
 
 def wanting(*prompts: int, n: int = 1) -> wire.Job:
-    import msgspec
-
     return msgspec.structs.replace(job(n=n), prompts=tuple(wire.pack_ids([1] * length) for length in prompts))
 
 

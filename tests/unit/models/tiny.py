@@ -58,6 +58,7 @@ class Recipe:
     merges: list[str] = field(default_factory=lambda: ["h e", "l l"])
     model: str = "gpt2"
     pre: str = "smollm"
+    scores: list[float] | None = None
 
     def write(self, path: Path) -> Path:
         writer = GGUFWriter(path, self.architecture)
@@ -74,6 +75,8 @@ class Recipe:
         writer.add_token_list(self.tokens)
         writer.add_token_types(self.types)
         writer.add_token_merges(self.merges)
+        if self.scores is not None:
+            writer.add_token_scores(self.scores)
         writer.add_bos_token_id(0)
         writer.add_eos_token_id(1)
         for key, value in self.extra.items():

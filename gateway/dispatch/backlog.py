@@ -1,0 +1,38 @@
+"""Whether bills still have a place to go.
+
+Usage waits in JetStream while Postgres is away, in a stream that is bounded and refuses what is new when it is full.
+Long before that, requests are refused: work that could not be billed is not begun.
+"""
+
+import asyncio
+from typing import Final
+
+from shared import log, subjects
+from shared.bus import Bus, BusUnavailable
+from shared.jobs import stream_info
+
+FULL_ABOVE: Final = 0.8
+
+
+class UsageBacklog:
+    """`full` is the last answer; without one, the stream is taken to have room."""
+
+    def __init__(self, bus: Bus, check_s: float) -> None:
+        self._bus = bus
+        self._check_s = check_s
+        self._log = log.get("dispatch")
+        self.full = False
+
+    async def watch(self) -> None:
+        """For ever."""
+        while True:
+            try:
+                info = await stream_info(self._bus, subjects.USAGE_STREAM)
+            except BusUnavailable:
+                pass  # the bus has its own refusals
+            else:
+                full = info.config.max_bytes > 0 and info.state.bytes > FULL_ABOVE * info.config.max_bytes
+                if full != self.full:
+                    self._log.error("usage.backlog", full=full, bytes=info.state.bytes)
+                self.full = full
+            await asyncio.sleep(self._check_s)
