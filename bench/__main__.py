@@ -37,6 +37,7 @@ def everything(*, quick: bool = False) -> None:
 
 
 def main() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has it ignored in what it runs behind
     signal.signal(signal.SIGTERM, _as_interrupt)
     try:
         app()

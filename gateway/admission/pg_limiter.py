@@ -152,8 +152,9 @@ class PgLimiter:
             except pools.AWAY as error:
                 self._lost(error)
             wait_s = PROBE_S if self._grace.active else RENEW_S
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._upkeep_due.wait(), wait_s)
+            with contextlib.suppress(TimeoutError):  # not wait_for: before Python 3.12 it can swallow a cancel
+                async with asyncio.timeout(wait_s):
+                    await self._upkeep_due.wait()
             self._upkeep_due.clear()
 
     async def _upkeep(self) -> None:
