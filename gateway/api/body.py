@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 from litestar import Request
 
+from gateway import headers
 from gateway.errors import BodyTimeout, BodyTooLarge, ClientGone, InvalidRequest, UnsupportedMedia
 
 T = TypeVar("T")
@@ -28,10 +29,10 @@ _FIELD = re.compile(r"(?:required|unknown) field `(?P<field>.*)`", re.DOTALL)
 
 async def read(request: Request[Any, Any, Any], *, bytes_max: int, seconds: float) -> bytes:
     """The whole body. Raises UnsupportedMedia, BodyTooLarge, BodyTimeout, ClientGone."""
-    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    media = headers.first(request.scope, b"content-type").partition(";")[0].strip().lower()
     if media not in MEDIA_TYPES and not media.endswith("+json"):
         raise UnsupportedMedia("The body must be JSON: send Content-Type: application/json.")
-    declared = request.headers.get("content-length", "")
+    declared = headers.first(request.scope, b"content-length")
     too_large = BodyTooLarge(f"The body is larger than the {bytes_max} bytes that this server accepts.")
     if declared.isdecimal() and int(declared) > bytes_max:
         raise too_large

@@ -4,6 +4,7 @@ from typing import Any
 
 from litestar import Request
 
+from gateway import headers
 from gateway.errors import Forbidden
 from gateway.seams import Principal, Principals
 
@@ -12,7 +13,7 @@ ADMIN = "admin"
 
 async def caller(request: Request[Any, Any, Any], principals: Principals) -> Principal:
     """Whoever the Authorization header names. Raises InvalidKey, Unavailable."""
-    return await principals.resolve(request.headers.getall("authorization", []))
+    return await principals.resolve(headers.values(request.scope, b"authorization"))
 
 
 async def inference(request: Request[Any, Any, Any], principals: Principals) -> Principal:
