@@ -75,7 +75,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     y = x.new_empty(x.shape)
     if tokens == 0:
         return y
-    block = triton.next_power_of_2(hidden)
+    block = cast("int", triton.next_power_of_2(hidden))
     cast("Any", _rms_norm_kernel)[(tokens,)](
         y,
         x,
@@ -102,7 +102,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     assert weight.is_contiguous()
     if tokens == 0:
         return x, residual
-    block = triton.next_power_of_2(hidden)
+    block = cast("int", triton.next_power_of_2(hidden))
     cast("Any", _add_rms_norm_kernel)[(tokens,)](
         x,
         residual,

@@ -50,7 +50,7 @@ def _rope_and_cache_kernel(
     heads = tl.arange(0, HEADS_PADDED)[:, None]
     q_mask = (heads < HEADS) & (d < HALF)
     q_low = q_ptr + token * q_token_stride + heads * q_head_stride + d
-    low, high = _rotate(q_low, q_mask, cos, sin, HALF)
+    low, high = _rotate(q_low, q_mask, cos, sin, HALF)  # pyright: ignore[reportGeneralTypeIssues] (Triton's call)
     tl.store(q_low, low, mask=q_mask)
     tl.store(q_low + HALF, high, mask=q_mask)
 

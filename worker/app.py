@@ -22,6 +22,7 @@ from worker.link.link import Link
 from worker.metrics import WorkerMetrics
 from worker.models.card import Card, demo_model_path, read_card
 from worker.models.errors import ModelFileError
+from worker.models.threads import let_threads_sleep
 from worker.ops import serving
 from worker.settings import WorkerSettings
 
@@ -116,6 +117,7 @@ def _load_fake(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
 
 
 def _load_torch(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
+    let_threads_sleep(os.environ)
     import torch  # noqa: PLC0415 - see the module's docstring
 
     from kernels.cpu import CpuOps  # noqa: PLC0415
