@@ -84,6 +84,9 @@ class Ledger:
             return first + await subscription.fetch(BATCH_MAX - 1, timeout=GATHER_S)
         except (nats.errors.TimeoutError, TimeoutError):
             return first
+        except asyncio.CancelledError:
+            await _hand_back(first)
+            raise
 
     async def _take(self, messages: list[Msg]) -> None:
         try:
