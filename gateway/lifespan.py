@@ -25,7 +25,7 @@ from gateway.metrics import Metrics
 from gateway.ops import Check
 from gateway.services import Services
 from gateway.settings import GatewaySettings
-from shared import ids, log, wire
+from shared import ids, log, tasks, wire
 
 logger = log.get("gateway")
 
@@ -91,8 +91,7 @@ class Gateway:
             finally:
                 self.services.gate.closed = True
                 if ledger is not None:
-                    ledger.cancel()
-                    await asyncio.wait({ledger})
+                    await tasks.stop([ledger])
 
     def checks(self) -> Mapping[str, Check]:
         """What `/healthz/ready` asks."""

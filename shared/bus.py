@@ -35,7 +35,9 @@ JETSTREAM_PING: Final = "$JS.API.INFO"
 JETSTREAM_PING_TIMEOUT_S: Final = 0.5
 REQUEST_TIMEOUT_S: Final = 2.0
 
-Handler = Callable[[bytes], None]
+Handler = Callable[[str, bytes], None]
+"""Takes (subject, data)."""
+
 Hook = Callable[[], Awaitable[None]]
 
 
@@ -82,7 +84,7 @@ class Interest:
         self._subscription: Subscription | None = None
 
     async def deliver(self, message: Msg) -> None:
-        self._handler(message.data)
+        self._handler(message.subject, message.data)
 
     async def attach(self, client: Client) -> None:
         if self._held_by is client:

@@ -15,7 +15,7 @@ JOBS_BYTES_MAX = 128 * 1024 * 1024  # reserved of the server's max_mem at creati
 JOBS_MSGS_PER_TENANT_MAX = 2_000
 USAGE_BYTES_MAX = 1024 * 1024 * 1024
 USAGE_DUPLICATE_WINDOW_S = 600
-USAGE_ACK_WAIT_S = 30
+USAGE_ACK_WAIT_S = 5  # what a ledger took with it as it left comes again after this; at 30 s a bill was 35 s late
 
 USAGE_STREAM = "USAGE"
 USAGE_CONSUMER = "ledger"
@@ -45,6 +45,17 @@ def job_subject(pool: str, tier: int, tenant: str) -> str:
 
 def job_filter(pool: str, tier: int) -> str:
     return f"forebay.v1.job.{token(pool)}.{tier}.*"
+
+
+def of_tier(counts: dict[str, int], pool: str, tier: int) -> dict[str, int]:
+    """Those of `counts`, by job subject, that are of one queue."""
+    prefix = job_filter(pool, tier).removesuffix("*")
+    return {subject: count for subject, count in counts.items() if subject.startswith(prefix)}
+
+
+def job_subject_of_wake(subject: str) -> str:
+    """Whose wake it was: the subject under which the job lies in its queue."""
+    return subject.replace(".wake.", ".", 1)
 
 
 def wake_filter(pool: str, tier: int) -> str:

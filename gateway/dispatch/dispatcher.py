@@ -196,7 +196,7 @@ class Dispatcher:
 
     # -- messages. Handlers never wait: they are called one after the other.
 
-    def _on_frame(self, data: bytes) -> None:
+    def _on_frame(self, _: str, data: bytes) -> None:
         try:
             frame = wire.decode(data, wire.Frame)
         except msgspec.DecodeError as error:
@@ -213,11 +213,11 @@ class Dispatcher:
         if cancels:
             self._tasks.spawn(self._endings.cancel(frame.worker, cancels), "cancel")
 
-    def _on_worker_beat(self, data: bytes) -> None:
+    def _on_worker_beat(self, _: str, data: bytes) -> None:
         with contextlib.suppress(msgspec.DecodeError):
             self.fleet.on_beat(wire.decode(data, wire.WorkerBeat), self._clock.monotonic())
 
-    def _on_own_beat(self, _: bytes) -> None:
+    def _on_own_beat(self, _: str, __: bytes) -> None:
         self.fleet.silence.own_beat(self._clock.monotonic())
 
     # -- loops

@@ -5,6 +5,7 @@ import contextlib
 import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import nats
 
@@ -12,6 +13,7 @@ from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.limits import DispatchLimits
 from gateway.dispatch.stream import RequestStream
 from shared import ids, subjects, wire
+from shared.bus import BusUnavailable
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
 from worker.engine.fake_runner import FakeRunner
@@ -64,12 +66,13 @@ class Worker:
 
     async def kill(self) -> None:
         """Nothing more of it reaches NATS: no last frame, no bill."""
-        client = self.link.bus.client
-        client._pending.clear()
-        if client._transport is not None:
-            client._transport._io_writer.transport.abort()
+
+        def dead() -> NoReturn:
+            raise BusUnavailable("killed")
+
+        self.link.bus._connected_client = dead
         self.task.cancel()
-        with contextlib.suppress(asyncio.CancelledError, ExceptionGroup):
+        with contextlib.suppress(asyncio.CancelledError):
             await self.task
 
 

@@ -50,7 +50,7 @@ async def test_nothing_is_ready_before_every_hook_has_succeeded(nats_server: ser
 async def test_subscriptions_survive_and_can_end(nats_server: services.NatsServer) -> None:
     async with Bus(nats_server.url, name="test", role="gateway") as bus:
         got: list[bytes] = []
-        interest = await bus.subscribe("a.b", got.append)  # before the first connect
+        interest = await bus.subscribe("a.b", lambda _, data: got.append(data))  # before the first connect
         await bus.wait_ready(10)
         await bus.publish("a.b", b"1")
         await _until(lambda: got == [b"1"])
@@ -81,7 +81,7 @@ async def test_waiting_for_a_server_that_is_not_there_ends(nats_server: services
 async def test_a_client_that_the_server_closed_is_replaced(nats_server: services.NatsServer) -> None:
     async with Bus(nats_server.url, name="test", role="gateway") as bus:
         got: list[bytes] = []
-        await bus.subscribe("a.b", got.append)
+        await bus.subscribe("a.b", lambda _, data: got.append(data))
         await bus.wait_ready(10)
         await bus.client.close()  # as nats-py does by itself after some errors, for good
         await _until(lambda: bus.ready and not bus.client.is_closed)

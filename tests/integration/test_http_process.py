@@ -18,6 +18,7 @@ import pytest
 
 from gateway.db import pools, seed
 from gateway.ledger.consumer import Ledger
+from shared import tasks
 from shared.bus import Bus
 from tests import services
 from tests.services import NatsServer, free_port
@@ -195,5 +196,4 @@ async def bill(database_url: str, nats_url: str, request_id: str) -> asyncpg.Rec
                         return row
                     await asyncio.sleep(0.05)
         finally:
-            ledger.cancel()
-            await asyncio.wait({ledger})
+            await tasks.stop([ledger])

@@ -82,11 +82,11 @@ class Beats:
             self._silence.forget(gateway)
         return gone
 
-    def _on_gateway_beat(self, data: bytes) -> None:
+    def _on_gateway_beat(self, _: str, data: bytes) -> None:
         with contextlib.suppress(msgspec.DecodeError):
             gateway = wire.decode(data, wire.GatewayBeat).gateway
             self._silence.heard(gateway, self._clock.monotonic())
             self._heard(gateway)
 
-    def _on_own_beat(self, _: bytes) -> None:
+    def _on_own_beat(self, _: str, __: bytes) -> None:
         self._silence.own_beat(self._clock.monotonic())

@@ -8,7 +8,6 @@ other workers for a moment, then taken to wait inside, one at a time, so that it
 """
 
 import asyncio
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -67,7 +66,8 @@ class Intake:
         self._limits = limits
         self._clock = clock
         self._wake = asyncio.Event()
-        self._woken: set[int] = set()  # tiers
+        self._woken: dict[str, int] = {}  # subject -> jobs that we were told of
+        self._everywhere = True  # look at all queues next time
         self._interests: list[Interest] = []
         self._backlog = True  # there may be jobs that we saw no room for, or were not told of
         self._in_doubt: Doubt | None = None
@@ -78,9 +78,9 @@ class Intake:
         self._log = log.get("intake")
         self.races_lost_total = 0
 
-    def look(self, tier: int | None = None) -> None:
-        """There may be something to claim: in one tier, or anywhere."""
-        self._woken.update(self._where.tiers if tier is None else (tier,))
+    def look(self) -> None:
+        """There may be something to claim anywhere."""
+        self._everywhere = True
         self._wake.set()
 
     def room_changed(self) -> None:
@@ -97,12 +97,11 @@ class Intake:
         """Until stopped: look where a wake says, when room has come free, and everywhere now and then."""
         while not self._stopped:
             self._wake.clear()
-            woken, self._woken = self._woken, set()
             try:
                 await self._listen(wanted=self._room.open)
                 if self._bus.ready:
                     await self._resolve_doubt()
-                    await self._claim_all([tier for tier in self._where.tiers if tier in woken])
+                    await self._claim_all()
             except BusUnavailable as error:
                 self._backlog = True
                 self._log.warning("intake.unavailable", error=str(error))
@@ -119,32 +118,39 @@ class Intake:
             queue = subjects.wake_queue(self._where.pool)
             for tier in self._where.tiers:
                 subject = subjects.wake_filter(self._where.pool, tier)
-                handler = functools.partial(self._on_wake, tier)
-                self._interests.append(await self._bus.subscribe(subject, handler, queue=queue))
+                self._interests.append(await self._bus.subscribe(subject, self._on_wake, queue=queue))
         elif not wanted and self._interests:
             self._backlog = True
             while self._interests:
                 await self._interests.pop().cancel()
 
-    def _on_wake(self, tier: int, _: bytes) -> None:
-        self.look(tier)
+    def _on_wake(self, subject: str, _: bytes) -> None:
+        queued = subjects.job_subject_of_wake(subject)
+        self._woken[queued] = self._woken.get(queued, 0) + 1
+        self._wake.set()
 
-    async def _claim_all(self, tiers: list[int]) -> None:
-        """One round over `tiers`. What comes into a queue meanwhile brings its own wake."""
+    async def _claim_all(self) -> None:
+        """One round. What comes into a queue meanwhile brings its own wake.
+
+        With nothing left over from before, the wakes say all there is to know; otherwise the queues are asked.
+        """
         if not self._room.open:
-            self._backlog = True
             return
-        waiting = await asyncio.gather(*(self._waiting(tier) for tier in tiers))
-        if len(tiers) == len(self._where.tiers):
-            self._backlog = False
-        for tier, counts in zip(tiers, waiting, strict=True):
+        everywhere, self._everywhere = self._everywhere or self._backlog, False
+        woken, self._woken = self._woken, {}
+        if everywhere:
+            waiting = await asyncio.gather(*(self._waiting(tier) for tier in self._where.tiers))
+        else:
+            waiting = [subjects.of_tier(woken, self._where.pool, tier) for tier in self._where.tiers]
+        self._backlog = False
+        for tier, counts in zip(self._where.tiers, waiting, strict=True):
             if not await self._claim_tier(tier, counts):
                 self._backlog = True  # what comes first does not fit: nothing less urgent overtakes it
                 return
 
     async def _waiting(self, tier: int) -> dict[str, int]:
         try:
-            return dict(await self._queue.waiting(self._where.pool, tier))
+            return await self._queue.waiting(self._where.pool, tier)
         except QueueMissing:
             await self._queue.ensure(self._where.pool, tier)
             return {}

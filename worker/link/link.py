@@ -172,7 +172,7 @@ class Link:
         await cards.put(self.bus, self._digest, self._card_data)
         self.intake.look()
 
-    def _on_cancel(self, data: bytes) -> None:
+    def _on_cancel(self, _: str, data: bytes) -> None:
         try:
             self.custody.cancel(wire.decode(data, wire.Cancel))
         except msgspec.DecodeError as error:
