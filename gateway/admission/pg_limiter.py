@@ -21,7 +21,7 @@ from gateway.admission.local_limiter import milliseconds, never
 from gateway.admission.settling import Settling
 from gateway.db import pools
 from gateway.errors import Unavailable
-from shared import log
+from shared import log, tasks
 
 ADMIT_TIMEOUT_S: Final = 2.0
 SETTLE_WAIT_S: Final = 0.05
@@ -66,9 +66,7 @@ class PgLimiter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._settling.drain(DRAIN_S)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await tasks.stop(self._tasks)
 
     @property
     def in_grace(self) -> bool:

@@ -23,7 +23,7 @@ from gateway.auth.keys import ParsedKey
 from gateway.db import pools, queries
 from gateway.db.queries import StoredKey
 from gateway.errors import Forbidden, Unavailable
-from shared import log
+from shared import log, tasks
 from shared.clock import Clock, SystemClock
 
 KEYS_MAX: Final = 20_000
@@ -86,10 +86,7 @@ class Principals:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._poller is not None
-        tasks = [self._poller, *self._reading.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await tasks.stop([self._poller, *self._reading.values()])
 
     async def resolve(self, authorization_values: list[str]) -> Principal:
         """The sender of a request with these Authorization headers. Raises InvalidKey, Forbidden, Unavailable."""
