@@ -7,10 +7,8 @@ from typing import Annotated
 import cyclopts
 import msgspec
 from cyclopts import validators
-from rich.console import Console
-from rich.table import Table
 
-from cli import database
+from cli import database, table
 from cli.errors import CommandError
 from gateway.auth import keys
 from gateway.db import catalogue
@@ -89,14 +87,14 @@ def list_keys(tenant: str | None = None, /, *, json: bool = False) -> None:
         for row in rows:
             print(msgspec.json.encode(row).decode())
         return
-    table = Table("tenant", "public id", "key", "scopes", "created", "state", "name")
+    shown_rows = table.of("tenant", "public id", "key", "scopes", "created", "state", "name")
     for row in rows:
         state = f"revoked {row.revoked_at:%Y-%m-%d %H:%M}" if row.revoked_at else "active"
         shown = f"fb-{row.env}-{row.public_id}-...{row.last4}"
-        table.add_row(
+        shown_rows.add_row(
             row.tenant, row.public_id, shown, " ".join(row.scopes), f"{row.created_at:%Y-%m-%d %H:%M}", state, row.name
         )
-    Console().print(table)
+    table.show(shown_rows)
 
 
 @app.command

@@ -1,22 +1,30 @@
 """`forebay tenant`: create and list."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Annotated
 
 import cyclopts
 import msgspec
-from cyclopts import validators
-from rich.console import Console
-from rich.table import Table
 
-from cli import database
+from cli import database, table
 from cli.errors import CommandError
+from gateway.admission.bucket import LIMIT_MAX
 from gateway.db import catalogue
 from gateway.db.catalogue import Limits, TenantRow
 
 app = cyclopts.App(name="tenant", help="Create and list tenants.")
 
-Limit = Annotated[int | None, cyclopts.Parameter(validator=validators.Number(gte=0))]
+
+def _whole(_: object, tokens: Sequence[cyclopts.Token]) -> int:
+    """Cyclopts itself rounds 1.5 to 2, which is no limit that anybody asked for."""
+    text = tokens[0].value
+    if not text.isdecimal() or int(text) > LIMIT_MAX:
+        raise ValueError(f"a limit is a whole number from 0 to {LIMIT_MAX}, not {text}")
+    return int(text)
+
+
+Limit = Annotated[int | None, cyclopts.Parameter(converter=_whole)]
 
 
 @app.command
@@ -79,9 +87,9 @@ def list_tenants(*, json: bool = False) -> None:
         for row in rows:
             print(msgspec.json.encode(row).decode())
         return
-    table = Table("tenant", "status", "plan", "tier", "rpm", "tpm", "max context", "id")
+    shown_rows = table.of("tenant", "status", "plan", "tier", "rpm", "tpm", "max context", "id")
     for row in rows:
         limits = (row.limits.rpm, row.limits.tpm, row.limits.max_context)
         shown = ("-" if limit is None else f"{limit:,}" for limit in limits)
-        table.add_row(row.name, row.status, row.plan, str(row.tier), *shown, str(row.id))
-    Console().print(table)
+        shown_rows.add_row(row.name, row.status, row.plan, str(row.tier), *shown, str(row.id))
+    table.show(shown_rows)

@@ -5,10 +5,8 @@ from datetime import UTC, datetime
 
 import cyclopts
 import msgspec
-from rich.console import Console
-from rich.table import Table
 
-from cli import database
+from cli import database, table
 from gateway.db import usage
 from gateway.db.usage import UsageRow
 
@@ -40,8 +38,8 @@ def show(*, tenant: str | None = None, since: datetime | None = None, json: bool
         for row in rows:
             print(msgspec.json.encode(row).decode())
         return
-    table = Table("tenant", "model", "requests", "prompt tokens", "cached", "output tokens")
+    shown_rows = table.of("tenant", "model", "requests", "prompt tokens", "cached", "output tokens")
     for row in rows:
         counts = (row.requests, row.prompt_tokens, row.cached_tokens, row.completion_tokens)
-        table.add_row(row.tenant, row.model, *(f"{count:,}" for count in counts))
-    Console().print(table)
+        shown_rows.add_row(row.tenant, row.model, *(f"{count:,}" for count in counts))
+    table.show(shown_rows)

@@ -53,7 +53,7 @@ class Start:
     async def _postgres(self, supervisor: Supervisor, secrets: Secrets) -> str:
         outside = self.settings.postgres_url
         if outside is not None and not stack.is_ours(outside.reveal(), secrets):
-            self.terminal.say("  postgres     from FOREBAY_POSTGRES_URL")
+            self.terminal.say("  postgres     not started here: FOREBAY_POSTGRES_URL is set in this shell")
             return outside.reveal()
         port = ports.pick(self._port_before("FOREBAY_POSTGRES_URL", secrets))
         superuser_url, url = stack.postgres_urls(secrets, port)
@@ -68,7 +68,7 @@ class Start:
     async def _nats(self, supervisor: Supervisor, secrets: Secrets) -> dict[str, str]:
         outside = self.settings.nats_url
         if outside is not None and not stack.is_ours(outside.reveal(), secrets):
-            self.terminal.say("  nats         from FOREBAY_NATS_URL")
+            self.terminal.say("  nats         not started here: FOREBAY_NATS_URL is set in this shell")
             return dict.fromkeys(nats.ROLES, outside.reveal())
         port = ports.pick(self._port_before("FOREBAY_NATS_URL", secrets))
         child = nats.child(self.directory, port, secrets)
@@ -87,7 +87,9 @@ class Start:
             await migrate.upgrade(urls.postgres)
             keys = await seed.demo(urls.postgres, secrets.keys)
         except (migrate.SchemaError, SQLAlchemyError, *pools.AWAY) as error:
-            raise CommandError(f"the database cannot be prepared: {str(error).splitlines()[0]}") from error
+            own = stack.is_ours(urls.postgres, secrets)
+            hint = "" if own else " (FOREBAY_POSTGRES_URL is set in this shell, perhaps by another demo.env)"
+            raise CommandError(f"the database cannot be prepared: {str(error).splitlines()[0]}{hint}") from error
         if keys != secrets.keys:
             self.directory.save_secrets(msgspec.structs.replace(secrets, keys=keys))
         return keys

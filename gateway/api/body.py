@@ -82,7 +82,7 @@ def _invalid_field(detail: str) -> InvalidRequest:
     at = _AT_PATH.search(detail)
     path = at["path"] if at else ""
     fault = detail[: at.start()] if at else detail
-    if field := _FIELD.search(detail):
+    if field := _FIELD.search(fault):
         path = f"{path}.{field['field']}" if path else field["field"]
     param = path if path.startswith("messages") else re.split(r"[.\[]", path)[0]
     code = "unknown_parameter" if "unknown field" in detail else None

@@ -1,5 +1,6 @@
 """Prompts as the model reads them: the demo model's template and tokenizer against ids recorded from transformers."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from concurrent.futures import Executor
@@ -118,3 +119,30 @@ async def test_templates_may_use_what_publishers_use(threads: Executor) -> None:
     encoder = PromptEncoder(card(chat_template=template), threads)
     rendered = '{"role": "user", "content": "é"}<s>%'
     assert await encoder.encode(chat(Turn("user", "a"), Turn("user", "é"))) == await encoder.encode(prompts(rendered))
+
+
+async def test_a_long_text_leaves_the_event_loop_to_others(demo: PromptEncoder) -> None:
+    """The tokenizer's thread must not hold the interpreter: another task has its turns in the meantime. Held, it gets
+    one or two for each of the eight slices.
+    """
+    turns = 0
+    encoding = asyncio.ensure_future(demo.encode(prompts(" " * 500_000)))
+    while not encoding.done():
+        await asyncio.sleep(0.001)
+        turns += 1
+    assert len((await encoding)[0]) > 6_000
+    assert turns > 60
+
+
+async def test_a_text_far_beyond_the_context_is_not_encoded_to_its_end(demo: PromptEncoder) -> None:
+    text = "\N{WOMAN}\N{ZERO WIDTH JOINER}\N{ROCKET}" * 150_000  # 1.2 M tokens of very few characters each
+    with pytest.raises(ContextTooLong) as caught:
+        await demo.encode(prompts(text))
+    counted = int(caught.value.message.rsplit(" ", 1)[1].rstrip("."))
+    assert 8_192 <= counted < 600_000
+
+
+async def test_a_text_of_very_long_tokens_is_counted_to_its_end(demo: PromptEncoder) -> None:
+    """More characters than a slice, fewer tokens than the context."""
+    [ids] = await demo.encode(prompts(" " * 200_000))
+    assert len(ids) < 8_192
