@@ -31,7 +31,7 @@ PROMPT_TOKENS = 16
 WARM_ROUNDS = 3  # of every client
 IDLE_S = 3.0
 REQUEST_SECONDS_MAX = 60.0
-BILLS_SECONDS_MAX = 60.0  # an event whose delivery went wrong comes again after 30 s
+BILLS_SECONDS_MAX = 60.0  # an event whose delivery went wrong comes again after the consumer's ack_wait
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):

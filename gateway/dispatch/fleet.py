@@ -56,9 +56,6 @@ class FleetView:
         """The last beat of every worker that is not silent."""
         return [beat for worker, beat in self._beats.items() if worker not in self._lost]
 
-    def pools(self) -> set[str]:
-        return {beat.pool for beat in self.workers()}
-
     def serves(self, digest: str) -> bool:
         """Whether a living worker has this card, and may come to serve it if it does not yet."""
         return any(beat.card == digest and not beat.draining for beat in self.workers())
