@@ -79,6 +79,7 @@ class Decoder:
             query_start=step.query_start,
             context_lens=step.context_lens,
             scale=self.scale,
+            window=None,
         )
         return layer.attention_output(out.view(x.shape[0], -1))
 

@@ -10,7 +10,7 @@ import torch
 from worker.models.card import Card, card_of
 from worker.models.config import ModelConfig
 from worker.models.gguf_file import GgufFile
-from worker.models.layers import bf16_is_native
+from worker.models.layers import bf16_is_native, linear
 from worker.models.weights import Weights, load_weights
 
 DtypeName = Literal["auto", "fp32", "bf16"]
@@ -40,7 +40,7 @@ def load_model(
     chosen = resolve_dtype(dtype, where)
     file = GgufFile.open(path)
     card = card_of(file)
-    weights = load_weights(file, card.config, dtype=chosen, device=where, progress=progress)
+    weights = load_weights(file, card.config, dtype=chosen, device=where, pack=linear, progress=progress)
     return LoadedModel(card, weights, chosen, where)
 
 

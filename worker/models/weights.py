@@ -19,7 +19,7 @@ from torch import Tensor
 from worker.models.config import EMBEDDING, ModelConfig
 from worker.models.errors import ModelFileError
 from worker.models.gguf_file import GgufFile
-from worker.models.layers import Linear, linear
+from worker.models.layers import Linear, Packer
 
 OUTPUT = "output.weight"
 OUTPUT_NORM = "output_norm.weight"
@@ -152,31 +152,35 @@ def load_weights(
     *,
     dtype: torch.dtype,
     device: torch.device,
+    pack: Packer,
     progress: Callable[[float], None] | None = None,
 ) -> Weights:
-    """Check and convert. `progress` is called with a fraction from 0 to 1. Raises ModelFileError."""
+    """Check and convert; every projection is made by `pack`. `progress` is called with a fraction from 0 to 1.
+
+    Raises ModelFileError.
+    """
     check_tensors(file, config)
     reader = _Reader(file, dtype, device, progress)
     embedding = reader.read(EMBEDDING)
     return Weights(
         embedding=embedding,
-        layers=[_layer(reader, config, layer) for layer in range(config.layers)],
+        layers=[_layer(reader, config, layer, pack) for layer in range(config.layers)],
         final_norm=reader.read(OUTPUT_NORM),
-        head=linear(reader.read(OUTPUT) if OUTPUT in file.tensors else embedding),
+        head=pack(reader.read(OUTPUT) if OUTPUT in file.tensors else embedding),
         rope_factors=reader.float32(ROPE_FACTORS) if ROPE_FACTORS in file.tensors else None,
     )
 
 
-def _layer(reader: _Reader, config: ModelConfig, layer: int) -> LayerWeights:
+def _layer(reader: _Reader, config: ModelConfig, layer: int, pack: Packer) -> LayerWeights:
     blk = f"blk.{layer}"
     queries = reader.read(f"{blk}.attn_q.weight", heads=config.heads)
     keys = reader.read(f"{blk}.attn_k.weight", heads=config.kv_heads)
     values = reader.read(f"{blk}.attn_v.weight")
     return LayerWeights(
         attention_norm=reader.read(f"{blk}.attn_norm.weight"),
-        qkv=linear(torch.cat((queries, keys, values))),
-        attention_output=linear(reader.read(f"{blk}.attn_output.weight")),
+        qkv=pack(torch.cat((queries, keys, values))),
+        attention_output=pack(reader.read(f"{blk}.attn_output.weight")),
         mlp_norm=reader.read(f"{blk}.ffn_norm.weight"),
-        gate_up=linear(reader.read(f"{blk}.ffn_gate.weight", f"{blk}.ffn_up.weight")),
-        down=linear(reader.read(f"{blk}.ffn_down.weight")),
+        gate_up=pack(reader.read(f"{blk}.ffn_gate.weight", f"{blk}.ffn_up.weight")),
+        down=pack(reader.read(f"{blk}.ffn_down.weight")),
     )
