@@ -11,7 +11,7 @@ from tests.unit.models.tiny import Recipe
 from worker.models.card import demo_model_path, read_card
 from worker.models.errors import ModelFileError
 from worker.models.gguf_file import GgufFile
-from worker.models.tokenizer import build_tokenizer
+from worker.models.gguf_tokenizer import build_tokenizer
 
 TEXTS = [
     "The capital of France is Paris.",
@@ -87,11 +87,11 @@ def test_user_defined_tokens_are_whole_and_have_text(tmp_path):
 @pytest.mark.parametrize("key", ["bos_token_id", "eos_token_id"])
 def test_a_special_id_outside_the_tokens_is_refused(tmp_path, key, monkeypatch):
     file = GgufFile.open(Recipe().write(tmp_path / "m.gguf"))
-    from worker.models.card import card_of
+    from worker.models.card import card_of_gguf
 
     file.metadata[f"tokenizer.ggml.{key}"] = 100_000
     with pytest.raises(ModelFileError, match=key):
-        card_of(file)
+        card_of_gguf(file)
 
 
 @pytest.mark.parametrize(
