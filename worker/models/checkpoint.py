@@ -52,7 +52,7 @@ def _indexed(folder: ModelFolder) -> dict[str, SafetensorsFile]:
         raise ModelFileError(f"{index.place}: field weight_map names no tensor")
     shards: dict[str, SafetensorsFile] = {}
     for name, shard in shard_of.items():
-        if not isinstance(shard, str) or Path(shard).name != shard:
+        if not isinstance(shard, str) or not shard or Path(shard).name != shard:
             raise ModelFileError(f"{index.place}: tensor {name} lies in {shard!r}, which is no file of this folder")
         if shard not in shards:
             if not (folder.path / shard).exists():
