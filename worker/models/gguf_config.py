@@ -68,7 +68,7 @@ def read_config(file: GgufFile) -> ModelConfig:
         rope=Rope(fields.number("rope.freq_base", 10_000.0), scaling),
         windows=(window,) * layers,
         tied="output.weight" not in file.tensors,
-        qkv_bias="blk.0.attn_q.bias" in file.tensors,
+        qkv_bias=architecture == "qwen2" or "blk.0.attn_q.bias" in file.tensors,
         output_bias="blk.0.attn_output.bias" in file.tensors,
         qk_norm=architecture == "qwen3",
     )
