@@ -100,6 +100,9 @@ CASES = {
         "qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
     ),
     "qwen3": Case("qwen3", {"head_dim": 32}),
+    "qwen3, heads that do not divide": Case(
+        "qwen3", {"hidden_size": 60, "num_attention_heads": 7, "num_key_value_heads": 1, "head_dim": 8}
+    ),
     "qwen3, tied": Case("qwen3", {"head_dim": 16, "tie_word_embeddings": True}),
     "qwen3, window by layer_types": Case(
         "qwen3",

@@ -6,6 +6,7 @@ from worker.models.gguf_tokenizer import CONTROL, build_tokenizer, is_sentencepi
 from worker.models.text import ModelText
 
 ADD_BOS_PRE = ("llama-bpe", "llama3")  # these models, and those with SentencePiece, expect it unless the file says no
+TEMPLATE = "tokenizer.chat_template"
 END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
@@ -16,7 +17,7 @@ def read_text(file: GgufFile) -> ModelText:
     add_bos = is_sentencepiece(file) or file.metadata.get("tokenizer.ggml.pre") in ADD_BOS_PRE
     return ModelText(
         tokenizer_json=build_tokenizer(file).to_str().encode(),
-        chat_template=file.metadata.get("tokenizer.chat_template"),
+        chat_template=file.require(TEMPLATE, str) if TEMPLATE in file.metadata else None,
         bos_id=_token_id(file, "bos_token_id", len(tokens)),
         eos_ids=tuple(dict.fromkeys(token for token in ends if token is not None)),
         add_bos=bool(file.metadata.get("tokenizer.ggml.add_bos_token", add_bos)),
@@ -26,9 +27,10 @@ def read_text(file: GgufFile) -> ModelText:
 
 
 def _token_id(file: GgufFile, key: str, tokens: int) -> int | None:
-    value = file.metadata.get(f"tokenizer.ggml.{key}")
-    if value is not None and not 0 <= value < tokens:
-        raise ModelFileError(
-            f"{file.path}: metadata field tokenizer.ggml.{key} is {value}, the file has {tokens} tokens"
-        )
+    name = f"tokenizer.ggml.{key}"
+    if name not in file.metadata:
+        return None
+    value = file.require(name, int)
+    if not 0 <= value < tokens:
+        raise ModelFileError(f"{file.path}: metadata field {name} is {value}, the file has {tokens} tokens")
     return value

@@ -115,6 +115,8 @@ def _sentencepiece(file: GgufFile, tokens: list[str]) -> Tokenizer:
 def token_table(file: GgufFile) -> tuple[list[str], list[int]]:
     """The text and the type of each token id."""
     tokens = file.require("tokenizer.ggml.tokens", list)
+    if not all(isinstance(text, str) for text in tokens):
+        raise ModelFileError(f"{file.path}: metadata field tokenizer.ggml.tokens holds more than texts")
     types = file.metadata.get("tokenizer.ggml.token_type", [NORMAL] * len(tokens))
     if len(types) != len(tokens):
         msg = f"{file.path}: {len(tokens)} tokens but {len(types)} token types in tokenizer.ggml"

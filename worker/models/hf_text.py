@@ -23,7 +23,7 @@ NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_t
 
 def read_text(folder: ModelFolder, vocab_size: int) -> ModelText:
     """`vocab_size`: rows of the logits, which end ids must be below. Raises ModelFileError."""
-    config = folder.fields(CONFIG, optional=True)
+    config = _config(folder)
     tokenizer = _tokenizer(folder, config)
     bos_id = _bos_of_prompts(folder, tokenizer)
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
@@ -38,6 +38,14 @@ def read_text(folder: ModelFolder, vocab_size: int) -> ModelText:
         special_ids=tuple(sorted(special)),
         tokens=token_bytes(tokenizer, str(folder.path / TOKENIZER)),
     )
+
+
+def _config(folder: ModelFolder) -> Fields:
+    """tokenizer_config.json; older folders name the special tokens in a file of their own."""
+    config = folder.fields(CONFIG, optional=True)
+    older = folder.fields("special_tokens_map.json", optional=True)
+    named = {key: value for key, value in older.values.items() if key in NAMED}
+    return Fields(config.place, named | config.values)
 
 
 def _tokenizer(folder: ModelFolder, config: Fields) -> Tokenizer:

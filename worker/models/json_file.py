@@ -4,13 +4,14 @@ Knows no field's meaning. Invariant: whatever is wrong is one sentence that name
 """
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final
 
 from worker.models.errors import ModelFileError
 
-T = TypeVar("T")
+INTEGER_MAX: Final = 2**22  # no size in a published model is near it, and what is above would only exhaust the memory
 
 
 @dataclass(slots=True, frozen=True)
@@ -25,13 +26,13 @@ class Fields:
 
     def integer(self, key: str, default: int | None = None, *, least: int = 1) -> int:
         value = self._typed(key, int, "a whole number", default)
-        if value < least:
+        if not least <= value <= INTEGER_MAX:
             raise ModelFileError(f"{self.place}: field {key} is {value}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self._typed(key, (int, float), "a number", default)
-        if not value > 0:
+        if not 0 < value < math.inf:
             raise ModelFileError(f"{self.place}: field {key} is {value}")
         return float(value)
 

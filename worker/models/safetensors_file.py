@@ -90,7 +90,7 @@ def _tensor(place: str, entry: Any, start: int) -> StoredTensor:
     try:
         kind, shape = entry["dtype"], tuple(int(side) for side in entry["shape"])
         first, end = (int(offset) for offset in entry["data_offsets"])
-    except (TypeError, KeyError, ValueError) as error:
+    except (TypeError, KeyError, ValueError, OverflowError) as error:
         raise ModelFileError(f"{place}: damaged index entry") from error
     nbytes = end - first
     wrong_size = kind in ITEM_BYTES and nbytes != math.prod(shape) * ITEM_BYTES[kind]

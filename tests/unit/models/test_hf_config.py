@@ -30,7 +30,7 @@ def test_null_is_as_good_as_absent():
 
 
 @pytest.mark.parametrize("key", ["vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"])
-@pytest.mark.parametrize("value", [None, 0, -1, 1.5, "32", True, []])
+@pytest.mark.parametrize("value", [None, 0, -1, 1.5, "32", True, [], 10**18])
 def test_a_field_that_must_be_there_is_named(key, value):
     with pytest.raises(ModelFileError, match=f"config.json: field {key} is"):
         read(**{key: value})
@@ -151,6 +151,9 @@ def test_windows(fields, windows):
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "full_attention"),
         ({"num_key_value_heads": 3}, "4 heads over 3 KV heads"),
+        ({"num_hidden_layers": 2000}, "2000 layers"),
+        ({"rope_theta": float("inf")}, "rope_theta is inf"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan"),
         ({"head_dim": 7}, "odd head dimension"),
         ({**MISTRAL, "sliding_window": 0}, "sliding_window is 0"),
         ({**QWEN2, "use_sliding_window": True, "layer_types": ["full_attention"]}, "layer_types"),

@@ -73,6 +73,15 @@ def test_named_tokens_are_special_even_where_the_tokenizer_does_not_say_so(folde
     assert card.vocabulary.token_bytes(pad) == b""
 
 
+def test_older_folders_name_their_tokens_in_a_file_of_their_own(folder):
+    write_json(folder / "tokenizer_config.json", {"eos_token": "!"})
+    write_json(folder / "special_tokens_map.json", {"bos_token": {"content": BOS}, "eos_token": EOS, "x": 1})
+    card = read_card(folder)
+    assert card.bos_id == 0
+    assert card.vocabulary.token_bytes(card.eos_ids[0]) == b""
+    assert card.eos_ids[0] == Tokenizer.from_str(card.tokenizer_json.decode()).token_to_id("!")
+
+
 def test_added_tokens_that_are_not_special_have_text(folder):
     tokenizer = byte_tokenizer(vocab=100)
     tokenizer.add_tokens([AddedToken("<tool>")])
