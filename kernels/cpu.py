@@ -119,7 +119,9 @@ class CpuOps:
         query_start: Tensor,
         context_lens: Tensor,
         scale: float,
+        window: int | None,
     ) -> Tensor:
+        assert window is None, "a sliding window"
         plan = self._plan
         if plan is None or plan.block_tables is not block_tables:
             plan = self._plan = _make_plan(q, k_cache, block_tables, query_start, context_lens)

@@ -56,9 +56,11 @@ class Ops(Protocol):
         query_start: Tensor,
         context_lens: Tensor,
         scale: float,
+        window: int | None,
     ) -> Tensor:
         """Causal attention of each packed query over its own sequence in the pool. Returns [tokens, heads, head_dim].
 
+        The query at position p sees the keys at positions k with p - window < k <= p; all k <= p without a window.
         Query head `h` reads KV head `h // (heads // kv_heads)`. block_tables: [sequences, blocks_max] int32, padded
         with 0; query_start: [sequences + 1] int32; context_lens: [sequences] int32, of which the queries are the last.
         Slots past `context_lens` may hold anything, NaN included, and must not matter.

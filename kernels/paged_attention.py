@@ -62,12 +62,14 @@ def _paged_attention_kernel(
     cache_block_stride: tl.tensor,
     cache_slot_stride: tl.tensor,
     cache_head_stride: tl.tensor,
+    window: tl.tensor,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
     HEAD_DIM_PADDED: tl.constexpr,
+    WINDOWED: tl.constexpr,
 ) -> None:
     TOKENS: tl.constexpr = ROWS // GROUP
     tile = tl.program_id(0)
@@ -97,7 +99,10 @@ def _paged_attention_kernel(
     maximum = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, HEAD_DIM_PADDED], tl.float32)
-    for first_key in range(0, visible, KEYS):
+    first_visible = 0
+    if WINDOWED:  # whole tiles before what the first row of this tile sees are never read
+        first_visible = tl.maximum(prefix + first_token - window + 1, 0) // KEYS * KEYS
+    for first_key in range(first_visible, visible, KEYS):
         key = first_key + tl.arange(0, KEYS)
         key_mask = key < visible
         # A block id times its stride passes 2^31 elements in a pool of a few GiB.
@@ -109,18 +114,34 @@ def _paged_attention_kernel(
         k = tl.load(k_cache_ptr + kv_offset, mask=kv_mask, other=0.0)
         v = tl.load(v_cache_ptr + kv_offset, mask=kv_mask, other=0.0)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2
-        scores = tl.where(key[None, :] <= prefix + token[:, None], scores, float("-inf"))
-        # Finite from the first tile on: every row sees key 0. So no -inf - -inf, which is NaN, below.
-        maximum_next = tl.maximum(maximum, tl.max(scores, axis=1))
-        weights = tl.exp2(scores - maximum_next[:, None])
-        decay = tl.exp2(maximum - maximum_next)
-        total = total * decay + tl.sum(weights, axis=1)
-        acc = acc * decay[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
-        maximum = maximum_next
+        behind = prefix + token[:, None] - key[None, :]
+        seen = behind >= 0
+        if WINDOWED:
+            seen = seen & (behind < window)
+        scores = tl.where(seen, scores, float("-inf"))
+        maximum, total, acc = _add_tile(scores, v, maximum, total, acc, WINDOWED)
 
     out = acc / tl.where(total == 0.0, 1.0, total)[:, None]
     out_offset = packed[:, None] * out_token_stride + head[:, None] * out_head_stride + d[None, :]
     tl.store(out_ptr + out_offset, out, mask=q_mask)
+
+
+@triton.jit
+def _add_tile(
+    scores: tl.tensor, v: tl.tensor, maximum: tl.tensor, total: tl.tensor, acc: tl.tensor, WINDOWED: tl.constexpr
+) -> Any:
+    """One step of the online softmax: scores [ROWS, KEYS], -inf where a row does not see a key; v [KEYS, HEAD_DIM]."""
+    maximum_next = tl.maximum(maximum, tl.max(scores, axis=1))
+    offset = maximum_next
+    if WINDOWED:
+        # A row whose window begins in a later tile sees nothing of this one, and -inf - -inf is NaN. Without a window
+        # every row sees key 0, so that the maximum is finite from the first tile on.
+        offset = tl.where(maximum_next == float("-inf"), 0.0, maximum_next)
+    weights = tl.exp2(scores - offset[:, None])
+    decay = tl.exp2(maximum - offset)
+    total = total * decay + tl.sum(weights, axis=1)
+    acc = acc * decay[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
+    return maximum_next, total, acc
 
 
 def paged_attention(
@@ -132,12 +153,13 @@ def paged_attention(
     query_start: Tensor,
     context_lens: Tensor,
     scale: float,
+    window: int | None,
 ) -> Tensor:
     """See `Ops.paged_attention`. q, the caches and the rows of block_tables may be strided views."""
     tokens, heads, head_dim = q.shape
     block_size, kv_heads = k_cache.shape[1:3]
     sequences = context_lens.shape[0]
-    _check(q, k_cache, v_cache, block_tables, query_start)
+    _check(q, k_cache, v_cache, block_tables, query_start, window)
     out = q.new_empty(q.shape)
     if tokens == 0:
         return out
@@ -159,22 +181,27 @@ def paged_attention(
         *q.stride()[:2],
         *out.stride()[:2],
         *k_cache.stride()[:3],
+        window or 0,
         GROUP=group,
         HEAD_DIM=head_dim,
         BLOCK_SIZE=block_size,
         ROWS=rows,
         KEYS=_KEYS,
         HEAD_DIM_PADDED=max(16, triton.next_power_of_2(head_dim)),
+        WINDOWED=window is not None,
         enable_fp_fusion=True,
     )
     return out
 
 
-def _check(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, query_start: Tensor) -> None:
+def _check(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, query_start: Tensor, window: int | None
+) -> None:
     assert q.shape[1] % k_cache.shape[2] == 0
     assert q.shape[2] == k_cache.shape[3]
     assert k_cache.shape == v_cache.shape
     assert k_cache.stride() == v_cache.stride()
+    assert window is None or window > 0
     assert q.dtype == k_cache.dtype == v_cache.dtype
     assert q.stride(2) == k_cache.stride(3) == block_tables.stride(1) == 1
     assert query_start.shape[0] == block_tables.shape[0] + 1

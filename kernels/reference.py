@@ -48,6 +48,7 @@ class ReferenceOps:
         query_start: Tensor,
         context_lens: Tensor,
         scale: float,
+        window: int | None,
     ) -> Tensor:
         out = torch.zeros_like(q)
         group = q.shape[1] // k_cache.shape[2]
@@ -59,7 +60,7 @@ class ReferenceOps:
                 for cache in (k_cache, v_cache)
             )
             scores = torch.einsum("qhd,khd->hqk", q[start:end].float(), keys) * scale
-            visible = torch.ones(end - start, context, dtype=torch.bool, device=q.device).tril(context - (end - start))
+            visible = _visible(end - start, context, window).to(q.device)
             weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
             out[start:end] = torch.einsum("hqk,khd->qhd", weights, values).to(q.dtype)
         return out
@@ -67,6 +68,12 @@ class ReferenceOps:
     def silu_and_mul(self, gate_up: Tensor) -> Tensor:
         gate, up = gate_up.float().chunk(2, -1)
         return (gate * torch.sigmoid(gate) * up).to(gate_up.dtype)
+
+
+def _visible(queries: int, context: int, window: int | None) -> Tensor:
+    """[queries, context] bool: which keys each of the last `queries` positions sees."""
+    behind = torch.arange(context - queries, context).unsqueeze(1) - torch.arange(context)
+    return (behind >= 0) if window is None else (behind >= 0) & (behind < window)
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

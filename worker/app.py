@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,7 @@ from worker.link.link import Link
 from worker.metrics import WorkerMetrics
 from worker.models.card import Card, demo_model_path, read_card
 from worker.models.errors import ModelFileError
+from worker.models.memory import memory_of
 from worker.models.threads import let_threads_sleep
 from worker.ops import serving
 from worker.settings import WorkerSettings
@@ -121,7 +123,7 @@ def _load_torch(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
     import torch  # noqa: PLC0415 - see the module's docstring
 
     from kernels.cpu import CpuOps  # noqa: PLC0415
-    from worker.engine.torch_runner import TorchRunner, kv_blocks  # noqa: PLC0415
+    from worker.engine.torch_runner import TorchRunner, kv_blocks, kv_dtype  # noqa: PLC0415
     from worker.models.load import load_model  # noqa: PLC0415
 
     torch.set_num_threads(settings.threads or os.cpu_count() or 1)
@@ -138,6 +140,15 @@ def _load_torch(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
         settings.kv_bytes, model.config, block_size=settings.block_size, device=device, model_dtype=model.dtype
     )
     blocks = _blocks(found, settings)
+    memory = memory_of(
+        model.config,
+        item_bytes=model.dtype.itemsize,
+        kv_item_bytes=kv_dtype(device, model.dtype).itemsize,
+        kv_tokens=(blocks - 1) * settings.block_size,
+        step_tokens=settings.tokens_per_step,
+        step_samples=settings.sequences_max,
+    )
+    log.get("worker").info("model.memory", **asdict(memory))
     return model.card, TorchRunner(model, ops, blocks_total=blocks, block_size=settings.block_size)
 
 
@@ -156,7 +167,7 @@ def _progress(path: Path) -> Callable[[float], None]:
         nonlocal next_at
         if fraction >= next_at:
             logger.info("model.loading", file=path.name, percent=round(100 * fraction))
-            next_at += PROGRESS_STEP
+            next_at = (fraction // PROGRESS_STEP + 1) * PROGRESS_STEP
 
     return report
 

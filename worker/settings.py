@@ -12,10 +12,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """With user and password, so it is never shown."""
 
     model: str | None = None
-    """A GGUF file; without one, the demo model."""
+    """A GGUF file, or a folder with config.json, tokenizer.json and safetensors; without one, the demo model."""
 
     served_name: str | None = None
-    """What clients call the model; without one, the file's name."""
+    """What clients call the model; without one, the file's or the folder's name."""
 
     runner: Literal["torch", "triton", "fake"] = "torch"
     dtype: Literal["auto", "fp32", "bf16"] = "auto"

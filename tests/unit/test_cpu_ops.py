@@ -41,6 +41,7 @@ def attend(ops, queries, contexts, *, block_size=4, heads=6, kv_heads=2, head_di
         query_start=torch.tensor([0, *queries]).cumsum(0).int(),
         context_lens=torch.tensor(contexts).int(),
         scale=head_dim**-0.5,
+        window=None,
     )
 
 
@@ -86,6 +87,7 @@ def test_a_decode_is_bitwise_the_same_in_any_batch():
             query_start=torch.arange(len(members) + 1).int(),
             context_lens=torch.tensor(contexts)[members].int(),
             scale=0.3,
+            window=None,
         )
 
     together = run([0, 1, 2, 3])

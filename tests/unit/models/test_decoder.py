@@ -8,53 +8,11 @@ from gguf import GGMLQuantizationType as Kind
 from kernels.cpu import CpuOps
 from kernels.reference import ReferenceOps
 from tests.unit.models import tiny
+from tests.unit.models.stepper import BLOCK, Stepper
 from tests.unit.models.tiny import Recipe
-from worker.models.decoder import Decoder, KvPool, StepTensors
 from worker.models.load import load_model
 
-BLOCK, BLOCKS = 4, 40
 IDS = np.random.default_rng(1).integers(2, tiny.VOCAB, 30).tolist()
-
-
-class Stepper:
-    """Feeds sequences to a decoder step by step, each on blocks scattered over the pool."""
-
-    def __init__(self, model, ops) -> None:
-        self.decoder = Decoder(model.config, model.weights, ops)
-        shape = (BLOCKS, BLOCK, tiny.KV_HEADS, tiny.HEAD_DIM)
-        self.pool = KvPool(*([torch.full(shape, torch.nan) for _ in range(tiny.LAYERS)] for _ in range(2)))
-        self.free = np.random.default_rng(2).permutation(np.arange(1, BLOCKS)).tolist()
-        self.tables: dict[str, list[int]] = {}
-        self.lengths: dict[str, int] = {}
-
-    def step(self, **new: list[int]) -> dict[str, torch.Tensor]:
-        """Append ids to each named sequence; the logits of every new token."""
-        positions, slots, contexts = [], [], []
-        for name, ids in new.items():
-            table, start = self.tables.setdefault(name, []), self.lengths.get(name, 0)
-            end = self.lengths[name] = start + len(ids)
-            while len(table) * BLOCK < end:
-                table.append(self.free.pop())
-            positions += range(start, end)
-            slots += [table[p // BLOCK] * BLOCK + p % BLOCK for p in range(start, end)]
-            contexts.append(end)
-        longest = max(len(self.tables[name]) for name in new)
-        counts = [len(ids) for ids in new.values()]
-        rows = self.decoder.forward(
-            StepTensors(
-                ids=torch.tensor([i for ids in new.values() for i in ids]),
-                positions=torch.tensor(positions),
-                slots=torch.tensor(slots),
-                query_start=torch.tensor([0, *np.cumsum(counts)], dtype=torch.int32),
-                context_lens=torch.tensor(contexts, dtype=torch.int32),
-                block_tables=torch.tensor(
-                    [self.tables[n] + [0] * (longest - len(self.tables[n])) for n in new], dtype=torch.int32
-                ),
-                sample_rows=torch.arange(sum(counts)),
-            ),
-            self.pool,
-        )
-        return dict(zip(new, rows.split(counts), strict=True))
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ def test_a_transposed_tensor_is_named(tmp_path, name):
     recipe = Recipe()
     recipe.tensors[name] = np.ascontiguousarray(recipe.tensors[name].T)
     message = refusal(recipe, tmp_path / "m.gguf")
-    assert "token_embd" in message if name == "token_embd.weight" else f"tensor {name} has shape" in message
+    assert "embedding" in message if name == "token_embd.weight" else f"tensor {name} has shape" in message
 
 
 def test_a_layer_too_few_is_noticed(tmp_path):
@@ -52,10 +52,10 @@ def test_a_quantization_that_is_not_implemented_is_named(tmp_path):
     assert "quantization IQ4_NL" in refusal(Recipe(kind=Kind.Q4_0, label=Kind.IQ4_NL), tmp_path / "m.gguf")
 
 
-def test_a_bias_is_refused(tmp_path):
+def test_a_bias_that_the_decoder_does_not_add_is_refused(tmp_path):
     recipe = Recipe()
-    recipe.tensors["blk.0.attn_q.bias"] = np.zeros(tiny.HIDDEN, np.float32)
-    assert "blk.0.attn_q.bias" in refusal(recipe, tmp_path / "m.gguf")
+    recipe.tensors["blk.0.ffn_up.bias"] = np.zeros(tiny.WIDE, np.float32)
+    assert "blk.0.ffn_up.bias" in refusal(recipe, tmp_path / "m.gguf")
 
 
 def test_a_tensor_that_nobody_asked_for_is_a_warning(tmp_path):
@@ -70,9 +70,12 @@ def test_a_tensor_that_nobody_asked_for_is_a_warning(tmp_path):
     [
         (Recipe(architecture="gpt2"), "architecture 'gpt2'"),
         (Recipe(extra={"llama.expert_count": 8}), "mixture of experts"),
-        (Recipe(extra={"llama.rope.scaling.type": "yarn"}), "RoPE scaling"),
+        (Recipe(extra={"llama.rope.scaling.type": "longrope"}), "RoPE scaling 'longrope'"),
         (Recipe(extra={"llama.rope.dimension_count": 8}), "partial rotary"),
-        (Recipe(extra={"llama.attention.sliding_window": 16}), "sliding-window"),
+        (Recipe(extra={"llama.attention.sliding_window_pattern": 2}), "windows on some layers"),
+        (Recipe(extra={"llama.block_count": 2**31}), "llama.block_count is 2147483648"),
+        (Recipe(extra={"tokenizer.ggml.eot_token_id": "x"}), "tokenizer.ggml.eot_token_id is a str"),
+        (Recipe(extra={"tokenizer.chat_template": 7}), "tokenizer.chat_template is a int"),
         (Recipe(model="bert"), "tokenizer model 'bert'"),
         (Recipe(model="llama"), "tokenizer.ggml.scores is missing"),
         (Recipe(model="llama", scores=[0.0, 1.0]), "2 scores"),

@@ -11,7 +11,7 @@ from tests.unit.models.tiny import Recipe
 from worker.models.card import demo_model_path, read_card
 from worker.models.errors import ModelFileError
 from worker.models.gguf_file import GgufFile
-from worker.models.tokenizer import build_tokenizer
+from worker.models.gguf_tokenizer import build_tokenizer
 
 TEXTS = [
     "The capital of France is Paris.",
@@ -87,11 +87,11 @@ def test_user_defined_tokens_are_whole_and_have_text(tmp_path):
 @pytest.mark.parametrize("key", ["bos_token_id", "eos_token_id"])
 def test_a_special_id_outside_the_tokens_is_refused(tmp_path, key, monkeypatch):
     file = GgufFile.open(Recipe().write(tmp_path / "m.gguf"))
-    from worker.models.card import card_of
+    from worker.models.card import card_of_gguf
 
     file.metadata[f"tokenizer.ggml.{key}"] = 100_000
     with pytest.raises(ModelFileError, match=key):
-        card_of(file)
+        card_of_gguf(file)
 
 
 @pytest.mark.parametrize(
@@ -100,11 +100,17 @@ def test_a_special_id_outside_the_tokens_is_refused(tmp_path, key, monkeypatch):
         ("smollm", ["a", "1", "2", "3", "4", "Ġb"]),
         ("gpt-2", ["a", "1234", "Ġb"]),
         ("llama-bpe", ["a", "123", "4", "Ġb"]),
+        ("qwen2", ["a", "1", "2", "3", "4", "Ġb"]),
     ],
 )
 def test_pre_tokenizers_cut_text_as_their_models_were_trained(tmp_path, pre, pieces):
     tokenizer = build_tokenizer(GgufFile.open(Recipe(pre=pre).write(tmp_path / "m.gguf")))
     assert [piece for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str("a1234 b")] == pieces
+
+
+def test_qwen_joins_accents_to_their_letters_first(tmp_path):
+    tokenizer = build_tokenizer(GgufFile.open(Recipe(pre="qwen2").write(tmp_path / "m.gguf")))
+    assert tokenizer.encode("e\u0301").tokens == tokenizer.encode("\u00e9").tokens
 
 
 def test_llama_3_takes_whole_words_and_starts_with_bos(tmp_path):

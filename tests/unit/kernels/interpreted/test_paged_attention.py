@@ -19,6 +19,7 @@ class Step:
     block_tables: Tensor
     query_start: Tensor
     context_lens: Tensor
+    window: int | None = None
 
     @classmethod
     def of(cls, lens, *, heads=4, kv_heads=2, head_dim=32, block_size=16, dtype=torch.float32) -> "Step":
@@ -49,6 +50,7 @@ class Step:
             query_start=self.query_start,
             context_lens=self.context_lens,
             scale=self.q.shape[2] ** -0.5,
+            window=self.window,
         )
 
     def exact(self, truth) -> Tensor:
@@ -158,6 +160,40 @@ def test_a_prompt_in_chunks_gives_the_same(ops) -> None:
     whole = Step.of([(45, 45)], heads=2, kv_heads=1)
     expected = whole.run(ops)
     for start, stop in [(0, 8), (8, 40), (40, 45), (0, 1), (1, 20), (20, 45)]:
+        chunk = replace(
+            whole,
+            q=whole.q[start:stop],
+            query_start=torch.tensor([0, stop - start], dtype=torch.int32),
+            context_lens=torch.tensor([stop], dtype=torch.int32),
+        )
+        assert_near(chunk.run(ops), expected[start:stop])
+
+
+# Windows around the block (16), the tile of keys (32), of one key, and larger than any context.
+@pytest.mark.parametrize("window", [1, 2, 15, 16, 17, 31, 32, 33, 64, 1000])
+def test_every_window(ops, truth, window) -> None:
+    lens = [(min(query, context), context) for context in (1, 16, 33, 97) for query in (1, 40)]
+    step = replace(Step.of(lens, heads=2, kv_heads=1), window=window)
+    assert_near(step.run(ops), step.exact(truth))
+
+
+def test_a_window_that_holds_the_context_is_bitwise_no_window(ops) -> None:
+    step = Step.of([(1, 70), (40, 70)])
+    assert torch.equal(replace(step, window=70).run(ops), step.run(ops))
+
+
+def test_tiles_before_the_window_are_not_read(ops, truth) -> None:
+    step = replace(Step.of([(3, 100)], heads=2, kv_heads=1), window=4)  # keys 94 to 99, in the tile from 64 on
+    expected = step.exact(truth)
+    for cache in (step.k_cache, step.v_cache):
+        cache[step.block_tables[0, :4].long()] = NAN
+    assert_near(step.run(ops), expected)
+
+
+def test_a_windowed_prompt_in_chunks_gives_the_same(ops) -> None:
+    whole = replace(Step.of([(90, 90)], heads=2, kv_heads=1), window=20)
+    expected = whole.run(ops)
+    for start, stop in [(0, 8), (8, 50), (50, 90), (89, 90)]:
         chunk = replace(
             whole,
             q=whole.q[start:stop],

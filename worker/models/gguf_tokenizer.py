@@ -5,9 +5,9 @@ Byte-level BPE (`tokenizer.ggml.model = gpt2`) with the pre-tokenizers named in 
 template and no model.
 """
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from worker.models import sentencepiece
+from worker.models import byte_level, sentencepiece
 from worker.models.errors import ModelFileError
 from worker.models.gguf_file import GgufFile
 
@@ -19,6 +19,7 @@ LLAMA3_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+QWEN2_SPLIT = LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")  # digits one by one
 
 
 def _smollm() -> pre_tokenizers.PreTokenizer:
@@ -34,7 +35,20 @@ def _llama_bpe() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
-PRE_TOKENIZERS = {"smollm": _smollm, "gpt-2": _gpt2, "gpt2": _gpt2, "llama-bpe": _llama_bpe, "llama3": _llama_bpe}
+def _qwen2() -> pre_tokenizers.PreTokenizer:
+    split = pre_tokenizers.Split(Regex(QWEN2_SPLIT), behavior="isolated")
+    return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+PRE_TOKENIZERS = {
+    "smollm": _smollm,
+    "gpt-2": _gpt2,
+    "gpt2": _gpt2,
+    "llama-bpe": _llama_bpe,
+    "llama3": _llama_bpe,
+    "qwen2": _qwen2,
+}
+COMPOSED_FIRST = ("qwen2",)  # accents are joined to their letters (NFC) before anything is cut
 WHOLE_WORDS_FIRST = ("llama-bpe", "llama3")  # a word that is a token is taken without consulting the merges
 
 
@@ -73,6 +87,8 @@ def _byte_level(file: GgufFile, tokens: list[str]) -> Tokenizer:
         msg = f"{file.path}: metadata field tokenizer.ggml.merges does not fit the tokens ({error})"
         raise ModelFileError(msg) from error
     tokenizer = Tokenizer(model)
+    if pre in COMPOSED_FIRST:
+        tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = PRE_TOKENIZERS[pre]()
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
@@ -99,6 +115,8 @@ def _sentencepiece(file: GgufFile, tokens: list[str]) -> Tokenizer:
 def token_table(file: GgufFile) -> tuple[list[str], list[int]]:
     """The text and the type of each token id."""
     tokens = file.require("tokenizer.ggml.tokens", list)
+    if not all(isinstance(text, str) for text in tokens):
+        raise ModelFileError(f"{file.path}: metadata field tokenizer.ggml.tokens holds more than texts")
     types = file.metadata.get("tokenizer.ggml.token_type", [NORMAL] * len(tokens))
     if len(types) != len(tokens):
         msg = f"{file.path}: {len(tokens)} tokens but {len(types)} token types in tokenizer.ggml"
@@ -111,22 +129,10 @@ def token_bytes(file: GgufFile) -> list[bytes]:
     tokens, types = token_table(file)
     if is_sentencepiece(file):
         return [sentencepiece.bytes_of(text) if kind in TEXT else b"" for text, kind in zip(tokens, types, strict=True)]
-    table = _byte_of_character()
-    return [_bytes_of(text, kind, table) for text, kind in zip(tokens, types, strict=True)]
+    return [_bytes_of(text, kind) for text, kind in zip(tokens, types, strict=True)]
 
 
-def _bytes_of(text: str, kind: int, table: dict[str, int]) -> bytes:
+def _bytes_of(text: str, kind: int) -> bytes:
     if kind == USER_DEFINED:
         return text.encode()
-    if kind != NORMAL:
-        return b""
-    return b"".join(bytes([table[c]]) if c in table else c.encode() for c in text)
-
-
-def _byte_of_character() -> dict[str, int]:
-    """Byte-level BPE writes each byte as one printable character: itself where printable Latin-1, otherwise the
-    next free one from U+0100 on (Radford et al., 2019, the encoder of GPT-2).
-    """
-    itself = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in itself]
-    return {chr(byte): byte for byte in itself} | {chr(0x100 + n): byte for n, byte in enumerate(others)}
+    return byte_level.bytes_of(text) if kind == NORMAL else b""

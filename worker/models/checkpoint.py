@@ -1,0 +1,89 @@
+"""A model folder as publishers lay it out: JSON files beside safetensors files, of which an index names the shards.
+
+Owns which file holds which tensor: `model.safetensors.index.json` decides where there is one; otherwise all
+`.safetensors` files count. Knows no field and no tensor by meaning.
+
+Invariant: every shard of an opened checkpoint is whole and no tensor has two homes.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from worker.models.errors import ModelFileError
+from worker.models.json_file import Fields, read_fields
+from worker.models.safetensors_file import SafetensorsFile
+
+INDEX = "model.safetensors.index.json"
+SHARD = re.compile(r"(?P<stem>.+)-\d+-of-(?P<count>\d+)\.safetensors")
+
+
+@dataclass(slots=True, frozen=True)
+class ModelFolder:
+    """The folder by its JSON files alone."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().name
+
+    def fields(self, name: str, *, optional: bool = False) -> Fields:
+        return read_fields(self.path / name, optional=optional)
+
+
+@dataclass(slots=True, frozen=True)
+class Checkpoint:
+    path: Path
+    homes: dict[str, SafetensorsFile]  # by tensor
+
+    @classmethod
+    def open(cls, folder: ModelFolder) -> "Checkpoint":
+        """Map every shard. Raises ModelFileError."""
+        if (folder.path / INDEX).exists():
+            return cls(folder.path, _indexed(folder))
+        return cls(folder.path, _listed(folder))
+
+
+def _indexed(folder: ModelFolder) -> dict[str, SafetensorsFile]:
+    index = folder.fields(INDEX)
+    shard_of = index.inner("weight_map").values
+    if not shard_of:
+        raise ModelFileError(f"{index.place}: field weight_map names no tensor")
+    shards: dict[str, SafetensorsFile] = {}
+    for name, shard in shard_of.items():
+        if not isinstance(shard, str) or not shard or Path(shard).name != shard:
+            raise ModelFileError(f"{index.place}: tensor {name} lies in {shard!r}, which is no file of this folder")
+        if shard not in shards:
+            if not (folder.path / shard).exists():
+                raise ModelFileError(f"{folder.path / shard}: missing, although {INDEX} names it")
+            shards[shard] = SafetensorsFile.open(folder.path / shard)
+        if name not in shards[shard].tensors:
+            raise ModelFileError(f"{shards[shard].path}: tensor {name} is missing, although {INDEX} names it")
+    return {name: shards[shard] for name, shard in shard_of.items()}
+
+
+def _listed(folder: ModelFolder) -> dict[str, SafetensorsFile]:
+    paths = sorted(folder.path.glob("model*.safetensors")) or sorted(folder.path.glob("*.safetensors"))
+    if not paths:
+        raise ModelFileError(f"{folder.path}: no safetensors file")
+    _check_complete(paths)
+    homes: dict[str, SafetensorsFile] = {}
+    for file in map(SafetensorsFile.open, paths):
+        for name in file.tensors:
+            if name in homes:
+                raise ModelFileError(f"{file.path}: tensor {name} is also in {homes[name].path.name}")
+            homes[name] = file
+    return homes
+
+
+def _check_complete(paths: list[Path]) -> None:
+    """Shards are numbered: without an index their names say how many there must be."""
+    counts: dict[tuple[str, int], int] = {}
+    for path in paths:
+        if found := SHARD.fullmatch(path.name):
+            key = found["stem"], int(found["count"])
+            counts[key] = counts.get(key, 0) + 1
+    for (stem, count), present in counts.items():
+        if present != count:
+            raise ModelFileError(f"{paths[0].parent}: {present} of the {count} shards of {stem} are here")

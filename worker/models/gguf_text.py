@@ -1,0 +1,36 @@
+"""What a GGUF file says about text: its tokenizer, template and special ids. Knows no weights."""
+
+from worker.models.errors import ModelFileError
+from worker.models.gguf_file import GgufFile
+from worker.models.gguf_tokenizer import CONTROL, build_tokenizer, is_sentencepiece, token_bytes, token_table
+from worker.models.text import ModelText
+
+ADD_BOS_PRE = ("llama-bpe", "llama3")  # these models, and those with SentencePiece, expect it unless the file says no
+TEMPLATE = "tokenizer.chat_template"
+END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+
+
+def read_text(file: GgufFile) -> ModelText:
+    """Raises ModelFileError."""
+    tokens, types = token_table(file)
+    ends = [_token_id(file, key, len(tokens)) for key in END_KEYS]
+    add_bos = is_sentencepiece(file) or file.metadata.get("tokenizer.ggml.pre") in ADD_BOS_PRE
+    return ModelText(
+        tokenizer_json=build_tokenizer(file).to_str().encode(),
+        chat_template=file.require(TEMPLATE, str) if TEMPLATE in file.metadata else None,
+        bos_id=_token_id(file, "bos_token_id", len(tokens)),
+        eos_ids=tuple(dict.fromkeys(token for token in ends if token is not None)),
+        add_bos=bool(file.metadata.get("tokenizer.ggml.add_bos_token", add_bos)),
+        special_ids=tuple(token for token, kind in enumerate(types) if kind == CONTROL),
+        tokens=tuple(token_bytes(file)),
+    )
+
+
+def _token_id(file: GgufFile, key: str, tokens: int) -> int | None:
+    name = f"tokenizer.ggml.{key}"
+    if name not in file.metadata:
+        return None
+    value = file.require(name, int)
+    if not 0 <= value < tokens:
+        raise ModelFileError(f"{file.path}: metadata field {name} is {value}, the file has {tokens} tokens")
+    return value

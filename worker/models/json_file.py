@@ -1,0 +1,84 @@
+"""The JSON files of a model folder, read with types. A field that is null is as good as absent, as publishers use it.
+
+Knows no field's meaning. Invariant: whatever is wrong is one sentence that names the file and the field.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from worker.models.errors import ModelFileError
+
+INTEGER_MAX: Final = 2**22  # no size in a published model is near it, and what is above would only exhaust the memory
+
+
+@dataclass(slots=True, frozen=True)
+class Fields:
+    """One JSON object. `place` is what a message calls it."""
+
+    place: str
+    values: dict[str, Any]
+
+    def has(self, key: str) -> bool:
+        return self.values.get(key) is not None
+
+    def integer(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+        value = self._typed(key, int, "a whole number", default)
+        if not least <= value <= INTEGER_MAX:
+            raise ModelFileError(f"{self.place}: field {key} is {value}")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self._typed(key, (int, float), "a number", default)
+        if not 0 < value < math.inf:
+            raise ModelFileError(f"{self.place}: field {key} is {value}")
+        return float(value)
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise ModelFileError(f"{self.place}: field {key} is {value!r}, not true or false")
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        return self._typed(key, str, "a text", default)
+
+    def inner(self, key: str) -> "Fields":
+        """The object under `key`, empty where there is none."""
+        return Fields(f"{self.place}: {key}", self._typed(key, dict, "an object", {}))
+
+    def items(self, key: str) -> list[Any]:
+        """The list under `key`, empty where there is none; a lone value is a list of one."""
+        value = self.values.get(key)
+        if value is None:
+            return []
+        return value if isinstance(value, list) else [value]
+
+    def _typed(self, key: str, kind: type | tuple[type, ...], words: str, default: Any) -> Any:
+        value = self.values.get(key)
+        if value is None:
+            if default is None:
+                raise ModelFileError(f"{self.place}: field {key} is missing")
+            return default
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise ModelFileError(f"{self.place}: field {key} is {value!r}, not {words}")
+        return value
+
+
+def read_fields(path: Path, *, optional: bool = False) -> Fields:
+    """The object in the file; without fields where the file is `optional` and absent. Raises ModelFileError."""
+    if optional and not path.exists():
+        return Fields(str(path), {})
+    try:
+        values = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ModelFileError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ModelFileError(f"{path}: not JSON ({error})") from error
+    if not isinstance(values, dict):
+        raise ModelFileError(f"{path}: not a JSON object")
+    return Fields(str(path), values)

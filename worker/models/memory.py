@@ -1,0 +1,40 @@
+"""What serving a model takes, by kind, and how much work that allows. Pure arithmetic; allocates nothing.
+
+An operator who sees where the memory goes can size a machine; "not enough memory" alone is no help.
+"""
+
+import math
+from dataclasses import dataclass
+
+from worker.models import names
+from worker.models.config import ModelConfig
+
+LOGIT_COPIES = 3  # of a step's float32 logits: as computed, processed, and sorted by the sampler
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Memory:
+    weights_bytes: int  # each tensor once, in the type that is computed in
+    kv_bytes: int
+    activations_bytes: int  # at most, in the largest step
+    kv_tokens: int  # that the pool holds
+    full_contexts: int  # sequences of the model's whole context that run at the same time
+
+
+def memory_of(
+    config: ModelConfig, *, item_bytes: int, kv_item_bytes: int, kv_tokens: int, step_tokens: int, step_samples: int
+) -> Memory:
+    """`item_bytes`, `kv_item_bytes`: of a number among weights and activations, and in the pool. `kv_tokens`: what the
+    pool has room for. `step_tokens`, `step_samples`: the most that one step computes and samples.
+    """
+    parameters = sum(math.prod(shape) for shape in names.shapes(config).values())
+    attention = (2 * config.heads + 2 * config.kv_heads) * config.head_dim  # q, k, v and what is attended
+    widest = 3 * config.hidden + max(attention, 3 * config.intermediate)  # the residual, its norm, an addend; one block
+    logits = step_samples * config.vocab_size * 4 * LOGIT_COPIES
+    return Memory(
+        weights_bytes=parameters * item_bytes,
+        kv_bytes=kv_tokens * config.kv_elements_per_token * kv_item_bytes,
+        activations_bytes=step_tokens * widest * item_bytes + logits,
+        kv_tokens=kv_tokens,
+        full_contexts=kv_tokens // config.context_length,
+    )
