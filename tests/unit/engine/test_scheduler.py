@@ -1,9 +1,10 @@
 import pytest
 
 from tests.unit.engine.builders import BLOCK_SIZE, make_sequence
-from worker.engine.blocks import BlockPool
+from worker.engine.blocks import NO_TABLE, BlockPool
 from worker.engine.config import EngineConfig
-from worker.engine.scheduler import Schedule, Scheduler
+from worker.engine.schedule import Schedule
+from worker.engine.scheduler import Scheduler
 from worker.engine.sequence import Sequence, Status
 from worker.engine.service import Service
 
@@ -18,8 +19,8 @@ def make_scheduler(blocks: int = 64, **options: float) -> Scheduler:
 def run(scheduler: Scheduler) -> Schedule:
     """Schedule, compute, and append a token where the gap is closed: what an engine does."""
     plan = scheduler.schedule()
-    for sequence, tokens in plan.entries:
-        sequence.num_computed += tokens
+    scheduler.advance(plan)
+    for sequence in plan.sequences():
         if sequence.num_computed == len(sequence.tokens):
             sequence.tokens.append(2)
     scheduler.check_integrity()
@@ -27,8 +28,9 @@ def run(scheduler: Scheduler) -> Schedule:
 
 
 def shape(plan: Schedule) -> list[tuple[int, int]]:
-    """(arrival, tokens) of each entry."""
-    return [(sequence.arrival, tokens) for sequence, tokens in plan.entries]
+    """(arrival, tokens) of each part."""
+    decodes = [(sequence.arrival, 1) for sequence in plan.decodes]
+    return decodes + [(sequence.arrival, tokens) for sequence, tokens in plan.chunks]
 
 
 def start(scheduler: Scheduler, *sequences: Sequence) -> None:
@@ -68,7 +70,7 @@ def test_waiting_sequences_go_by_tier_then_by_arrival():
     start(scheduler, make_sequence(0, 3, tier=2), make_sequence(1, 3, tier=1), make_sequence(2, 3, tier=1))
     order: list[int] = []
     for _ in range(3):
-        sequence = run(scheduler).entries[0].sequence
+        sequence = run(scheduler).sequences()[0]
         order.append(sequence.arrival)
         scheduler.release(sequence)
     assert order == [1, 2, 0]
@@ -117,7 +119,7 @@ def test_the_victim_has_the_least_work_to_lose():
     run(scheduler)  # the young one takes the last
     assert run(scheduler).preempted == 1  # the old one needs its fourth
     assert (old.status, young.status) == (Status.RUNNING, Status.WAITING)
-    assert (young.num_computed, young.table.count, len(young.tokens)) == (0, 0, 10)
+    assert (young.num_computed, young.table is NO_TABLE, len(young.tokens)) == (0, True, 10)
 
 
 def test_the_victim_is_of_the_least_urgent_tier_however_much_it_has_done():
@@ -164,7 +166,7 @@ def test_a_preempted_sequence_gets_its_place_and_its_tokens_back():
         run(scheduler)
     start(scheduler, make_sequence(2, 1, tokens_max=4))
     scheduler.release(first)
-    assert shape(run(scheduler)) == [(2, 1), (1, 10)]  # prompt and output again, in one
+    assert shape(run(scheduler)) == [(1, 2), (2, 1)]  # its two full blocks were still cached
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2], ids=["waiting", "in its prompt", "decoding"])
@@ -177,8 +179,8 @@ def test_release_frees_from_any_state_and_only_once(steps):
     scheduler.release(sequence)
     scheduler.release(sequence)
     scheduler.check_integrity()
-    assert (len(scheduler.running), len(scheduler.waiting), sequence.table.count) == (0, 0, 0)
-    assert scheduler.schedule().entries == []
+    assert (len(scheduler.running), len(scheduler.waiting), sequence.table is NO_TABLE) == (0, 0, True)
+    assert scheduler.schedule().sequences() == []
 
 
 def test_a_sequence_that_could_outgrow_the_pool_is_a_bug_of_the_caller():
@@ -190,7 +192,7 @@ def test_integrity_finds_a_waiting_sequence_with_blocks():
     scheduler = make_scheduler()
     sequence = make_sequence(0, 3)
     start(scheduler, sequence)
-    sequence.table.extend([1])
+    sequence.table = scheduler.tables.take()
     with pytest.raises(AssertionError, match="waiting"):
         scheduler.check_integrity()
 
