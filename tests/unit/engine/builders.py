@@ -42,11 +42,11 @@ def make_runner(*, blocks: int = 64, block_size: int = BLOCK_SIZE, context: int 
     )
 
 
-def make_engine(runner: Runner | None = None, **config: float) -> Engine:
+def make_engine(runner: Runner | None = None, *, service: Service | None = None, **config: float) -> Engine:
     runner = runner or make_runner()
     defaults = {"block_size": runner.block_size, "context_length": runner.context_length, "watermark": 0.0}
     defaults |= {"tokens_per_step": 32, "sequences_max": 8}
-    return Engine(runner, VOCABULARY, EngineConfig(**(defaults | config)))
+    return Engine(runner, VOCABULARY, EngineConfig(**(defaults | config)), service)
 
 
 def make_request(
