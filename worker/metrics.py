@@ -46,6 +46,10 @@ class WorkerMetrics(Collector):
         yield _gauge("kv_blocks_free", "Blocks that no sequence holds.", stats.blocks_free)
         yield _gauge("sequences_running", "Sequences in the batch.", stats.running)
         yield _gauge("sequences_waiting", "Sequences inside that wait for room.", stats.waiting)
+        yield _gauge(
+            "engine_step_age_seconds", "Time that the present step has taken.", link.custody.thread.step_age_s()
+        )
+        yield _gauge("engine_healthy", "0 while the engine hangs in a step.", link.healthy)
         yield _gauge("attempts_held", "Attempts claimed whose end has not been sent.", len(link.custody.holdings))
         yield _gauge("usage_events_pending", "Bills not yet acknowledged.", link.usage.pending)
         yield _counter("preemptions", "Sequences that gave way and were computed again.", stats.preemptions_total)

@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import nats
 
@@ -44,9 +45,21 @@ def card(name: str = "toy", pool: str = "default") -> wire.ModelCard:
 TOY = card()
 
 
-def toy_engine(*, step_us: int = 2_000, blocks: int = 512, sequences_max: int = 64) -> tuple[Engine, EngineConfig]:
+def toy_engine(
+    *,
+    step_us: int = 2_000,
+    blocks: int = 512,
+    sequences_max: int = 64,
+    sleep: Callable[[float], None] = time.sleep,
+) -> tuple[Engine, EngineConfig]:
     runner = FakeRunner(
-        vocab_size=64, blocks_total=blocks, block_size=16, context_length=CONTEXT, ids=range(1, 64), step_us=step_us
+        vocab_size=64,
+        blocks_total=blocks,
+        block_size=16,
+        context_length=CONTEXT,
+        ids=range(1, 64),
+        step_us=step_us,
+        sleep=sleep,
     )
     config = EngineConfig(block_size=16, context_length=CONTEXT, sequences_max=sequences_max)
     return Engine(runner, VOCAB, config), config
@@ -83,7 +96,7 @@ class Fleet:
     workers: list[Worker] = field(default_factory=list)
 
     def start(
-        self, *, card: wire.ModelCard = TOY, drain_s: float = 5.0, tiers: tuple[int, ...] = (0, 1, 2), **engine: int
+        self, *, card: wire.ModelCard = TOY, drain_s: float = 5.0, tiers: tuple[int, ...] = (0, 1, 2), **engine: Any
     ) -> Worker:
         toy, config = toy_engine(**engine)
         stop = asyncio.Event()

@@ -51,12 +51,13 @@ class EngineThread:
         self.failed = self._loop.create_future()
         self._thread.start()
 
-    async def stop(self) -> None:
-        """Ends the thread after its present step. What it held is gone."""
+    async def stop(self, timeout_s: float) -> bool:
+        """Ends the thread after its present step. What it held is gone. False if that step takes longer."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
-        await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(self._thread.join, timeout_s)
+        return not self._thread.is_alive()
 
     def add(self, request: EngineRequest) -> None:
         self._command(request)

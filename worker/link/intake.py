@@ -43,7 +43,9 @@ class Doubt:
 
 
 class Intake:
-    """`alive(gateway)` tells whether an answer would be heard; `claimed(job)` takes the job over."""
+    """`alive(gateway)` tells whether an answer would be heard; `slow()` whether the engine is in a step that will not
+    end soon; `claimed(job)` takes the job over.
+    """
 
     def __init__(
         self,
@@ -52,6 +54,7 @@ class Intake:
         queue: JobQueue,
         where: Where,
         room: Room,
+        slow: Callable[[], bool],
         alive: Callable[[str], bool],
         claimed: Callable[[wire.Job], None],
         limits: LinkLimits,
@@ -61,6 +64,7 @@ class Intake:
         self._queue = queue
         self._where = where
         self._room = room
+        self._slow = slow
         self._alive = alive
         self._claimed = claimed
         self._limits = limits
@@ -83,6 +87,10 @@ class Intake:
         self._everywhere = True
         self._wake.set()
 
+    @property
+    def _may_claim(self) -> bool:
+        return self._room.open and not self._slow()
+
     def room_changed(self) -> None:
         """There may be room for what had none. Called after every step, so it is silent when nothing waits outside."""
         if self._backlog and self._room.open:
@@ -98,7 +106,7 @@ class Intake:
         while not self._stopped:
             self._wake.clear()
             try:
-                await self._listen(wanted=self._room.open)
+                await self._listen(wanted=self._may_claim)
                 if self._bus.ready:
                     await self._resolve_doubt()
                     await self._claim_all()
@@ -134,7 +142,8 @@ class Intake:
 
         With nothing left over from before, the wakes say all there is to know; otherwise the queues are asked.
         """
-        if not self._room.open:
+        if not self._may_claim:
+            self._backlog = True
             return
         everywhere, self._everywhere = self._everywhere or self._backlog, False
         woken, self._woken = self._woken, {}

@@ -14,5 +14,7 @@ class LinkLimits(msgspec.Struct, frozen=True, kw_only=True):
     usage_drain_s: float = 10.0  # how long leaving waits for bills
     frame_bytes_max: int = 512 * 1024
     outbox_items_max: int = 100_000  # not yet handed to NATS; beyond it items are dropped and their attempts lost
+    step_s_max: float = 60.0  # a step that takes longer hangs: the worker is unhealthy
+    step_slow_s: float = 1.0  # a worker in a step that takes longer leaves new jobs to others until it ends
     reports_max: int = 64  # steps that the engine may be ahead of the event loop
     look_skips_max: int = 64  # jobs for another model card that one look passes over

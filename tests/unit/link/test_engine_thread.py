@@ -49,7 +49,7 @@ async def running():
     thread = EngineThread(engine, reports, reports_max=4)
     thread.start()
     yield thread, reports, engine
-    await thread.stop()
+    assert await thread.stop(10)
 
 
 async def test_requests_go_in_and_reports_come_out_on_the_loop(running) -> None:
@@ -108,7 +108,7 @@ async def test_a_broken_invariant_ends_the_thread_and_is_told() -> None:
     assert thread.failed is not None
     with pytest.raises(AssertionError):
         await asyncio.wait_for(asyncio.shield(thread.failed), 10)
-    await thread.stop()
+    assert await thread.stop(10)
 
 
 async def test_the_engine_does_not_run_ahead_of_the_loop() -> None:
@@ -120,4 +120,4 @@ async def test_the_engine_does_not_run_ahead_of_the_loop() -> None:
     threading.Event().wait(0.2)  # the loop is stuck
     assert engine.stats().generated_tokens_total <= 6
     await reports.until(lambda: reports.tokens == 500)
-    await thread.stop()
+    assert await thread.stop(10)
