@@ -37,8 +37,9 @@ class RequestTotals:
     """
 
     prompt_tokens: int
-    cached_tokens: int
+    cached_tokens: int  # of the prompt tokens: those that were in the cache before the request began
     completion_tokens: int
+    preemptions: int = 0  # how often one of its sequences lost its blocks and was computed again
 
 
 @dataclass(slots=True)
@@ -62,11 +63,26 @@ class StepResult:
 
 
 @dataclass(slots=True, frozen=True)
+class TierLoad:
+    """What one tier has in the engine. A sequence that runs on its tier's floor share counts as of the most urgent
+    tier, since it gives way to nobody.
+    """
+
+    running: int  # sequences
+    waiting: int  # sequences
+    blocks: int  # that its running sequences hold and nobody else: what preempting them all would free
+
+
+@dataclass(slots=True, frozen=True)
 class EngineStats:
     blocks_total: int  # usable ones, without the null block
-    blocks_free: int
+    blocks_free: int  # that no sequence holds, whether or not the prefix cache remembers what they contain
     running: int  # sequences
     waiting: int  # sequences
     preemptions_total: int
     prompt_tokens_total: int
     generated_tokens_total: int
+    cached_blocks: int = 0  # of those free: how many the prefix cache can still give back
+    prefix_queries_tokens_total: int = 0  # tokens of admitted sequences that were looked up
+    prefix_hits_tokens_total: int = 0  # and those of them that were found
+    tiers: dict[int, TierLoad] = field(default_factory=dict[int, TierLoad])

@@ -1,0 +1,147 @@
+"""Who has had how much: virtual token counters per tier and tenant, and the floor share of less urgent tiers.
+
+Owns numbers alone: no sequence, no queue, no clock. Whoever has work to hand out asks here whose turn it is, and
+charges here what was done. The engine's thread and the event loop share one instance, so a lock guards it.
+
+Fairness within a tier (Sheng and others, Fairness in Serving Large Language Models, OSDI 2024): a counter grows by the
+weighted tokens that its tenant was served, and the least counter is served next. A tenant that comes back from idling
+is lifted to the least counter of those who are active: it has no claim to what it did not ask for. Invariant: a
+counter never falls while its tenant is active, so a number read earlier is a lower bound.
+
+Between tiers the most urgent goes first, but each less urgent one that has work is owed `floor_share` of all service.
+What it is owed grows with every token that the tiers get while a more urgent one has work, and shrinks by what it gets
+itself; from `OWED_TOKENS` on it has the next turn.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import Literal
+
+Place = Literal["engine", "queue"]  # where a tenant has work: in the engine, or in the queue that jobs wait in
+
+OWED_TOKENS = 1_024.0  # weighted; less would hand a turn to a tier that has only just begun to wait
+CREDIT_TOKENS_MAX = 4_096.0  # what a tier can be owed, however long it found no room
+DEBT_TOKENS_MAX = 16_384.0  # what it can have had in advance, however long its prompts are
+IDLE_TENANTS_MAX = 4_096  # per tier; beyond it the one that has been idle longest is forgotten
+
+
+@dataclass(slots=True)
+class _Tier:
+    counters: dict[str, float] = field(default_factory=dict[str, float])  # of active and of idle tenants
+    places: dict[str, set[Place]] = field(default_factory=dict[str, set[Place]])  # of active ones
+    idle: OrderedDict[str, None] = field(default_factory=OrderedDict[str, None])  # longest idle first
+    bounds: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])  # a heap: counters, perhaps older
+    base: float = 0.0  # the counter of the last tenant that left nobody behind
+    credit: float = 0.0
+
+    def least(self) -> float:
+        """The least counter of an active tenant; with none, where the next one starts."""
+        while self.bounds:
+            bound, tenant = self.bounds[0]
+            if tenant not in self.places:
+                heappop(self.bounds)
+            elif bound == self.counters[tenant]:
+                return bound
+            else:
+                heapreplace(self.bounds, (self.counters[tenant], tenant))
+        return self.base
+
+    def level(self, tenant: str) -> float:
+        own = self.counters.get(tenant, 0.0)
+        return own if tenant in self.places else max(own, self.least())
+
+    def enter(self, tenant: str) -> None:
+        self.counters[tenant] = self.level(tenant)
+        self.places[tenant] = set()
+        self.idle.pop(tenant, None)
+        heappush(self.bounds, (self.counters[tenant], tenant))
+        if len(self.bounds) > 2 * len(self.places) + IDLE_TENANTS_MAX:  # most belong to tenants that have left
+            self.bounds = [(self.counters[name], name) for name in self.places]
+            heapify(self.bounds)
+
+    def leave(self, tenant: str) -> None:
+        del self.places[tenant]
+        self.idle[tenant] = None
+        if not self.places:
+            self.base = max(self.base, self.counters[tenant])
+            self.credit = min(self.credit, 0.0)  # nobody is owed what nobody waits for
+        if len(self.idle) > IDLE_TENANTS_MAX:
+            forgotten, _ = self.idle.popitem(last=False)
+            del self.counters[forgotten]
+
+
+class Service:
+    """Weights are per token. Raises ValueError for a share that could not be kept."""
+
+    def __init__(self, *, input_weight: float = 1.0, output_weight: float = 2.0, floor_share: float = 0.05) -> None:
+        if min(input_weight, output_weight) < 0 or not 0 <= floor_share < 1:
+            raise ValueError(f"weights {input_weight}, {output_weight} or floor share {floor_share} out of range")
+        self._input_weight = input_weight
+        self._output_weight = output_weight
+        self._floor_share = floor_share
+        self._tiers: dict[int, _Tier] = {}
+        self._lock = threading.Lock()
+
+    def arrived(self, tier: int, tenant: str, place: Place = "engine") -> None:
+        """The tenant has work at `place`. Says nothing new when it had."""
+        with self._lock:
+            state = self._tiers.setdefault(tier, _Tier())
+            if tenant not in state.places:
+                state.enter(tenant)
+            state.places[tenant].add(place)
+
+    def left(self, tier: int, tenant: str, place: Place = "engine") -> None:
+        """The tenant has no work at `place` any more. It is idle when it has none anywhere."""
+        with self._lock:
+            state = self._tiers.get(tier)
+            if state is None or tenant not in state.places:
+                return
+            state.places[tenant].discard(place)
+            if not state.places[tenant]:
+                state.leave(tenant)
+
+    def charge(self, tier: int, tenant: str, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
+        """Tokens that were computed for an active tenant, for the first time."""
+        amount = input_tokens * self._input_weight + output_tokens * self._output_weight
+        with self._lock:
+            state = self._tiers[tier]
+            assert tenant in state.places, "an idle tenant is not served"
+            state.counters[tenant] += amount
+            self._balance(tier, amount)
+
+    def level(self, tier: int, tenant: str) -> float:
+        """The tenant's counter; the least is served first. For an idle tenant, what it would be if it arrived now."""
+        with self._lock:
+            state = self._tiers.get(tier)
+            return 0.0 if state is None else state.level(tenant)
+
+    def tiers(self, waiting: Iterable[int]) -> list[int]:
+        """The waiting tiers in the order of their turns."""
+        with self._lock:
+            first = self._most_urgent()
+            return sorted(waiting, key=lambda tier: (not self._owed(tier, first), tier))
+
+    def owed(self, tier: int) -> bool:
+        """Whether the tier's next turn comes before that of a more urgent one."""
+        with self._lock:
+            return self._owed(tier, self._most_urgent())
+
+    def _most_urgent(self) -> int | None:
+        return min((tier for tier, state in self._tiers.items() if state.places), default=None)
+
+    def _owed(self, tier: int, most_urgent: int | None) -> bool:
+        state = self._tiers.get(tier)
+        return state is not None and most_urgent is not None and tier > most_urgent and state.credit >= OWED_TOKENS
+
+    def _balance(self, served: int, amount: float) -> None:
+        """Each tier that a more urgent one keeps waiting earns its share, and pays for what it gets."""
+        first = self._most_urgent()
+        for tier, state in self._tiers.items():
+            if first is None or tier <= first:
+                continue
+            credit = state.credit + self._floor_share * amount - (amount if tier == served else 0.0)
+            most = CREDIT_TOKENS_MAX if state.places else 0.0
+            state.credit = min(max(credit, -DEBT_TOKENS_MAX), most)
