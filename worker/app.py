@@ -17,6 +17,7 @@ from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
 from worker.engine.fake_runner import FakeRunner
 from worker.engine.runner import Runner
+from worker.engine.service import Service
 from worker.errors import CannotStart
 from worker.link.limits import LinkLimits
 from worker.link.link import Link
@@ -90,6 +91,7 @@ def connect(settings: WorkerSettings, worker: str, card: Card, runner: Runner) -
         )
     except ValueError as error:
         raise CannotStart(str(error)) from error
+    service = Service()
     engine = Engine(runner, card.vocabulary, config)
     return Link(
         nats_url=settings.nats_url.reveal(),
@@ -99,6 +101,7 @@ def connect(settings: WorkerSettings, worker: str, card: Card, runner: Runner) -
         config=config,
         card=_card_on_wire(card, settings, engine.tokens_max),
         tiers=settings.tier_numbers(),
+        service=service,
         limits=LinkLimits(step_s_max=settings.step_s_max),
     )
 

@@ -18,6 +18,7 @@ from shared.bus import BusUnavailable
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
 from worker.engine.fake_runner import FakeRunner
+from worker.engine.service import Service
 from worker.engine.vocabulary import TokenTable
 from worker.link.limits import LinkLimits
 from worker.link.link import Link
@@ -98,6 +99,7 @@ class Fleet:
     def start(
         self, *, card: wire.ModelCard = TOY, drain_s: float = 5.0, tiers: tuple[int, ...] = (0, 1, 2), **engine: Any
     ) -> Worker:
+        service = Service()
         toy, config = toy_engine(**engine)
         stop = asyncio.Event()
         link = Link(
@@ -108,6 +110,7 @@ class Fleet:
             config=config,
             card=card,
             tiers=tiers,
+            service=service,
             limits=self.limits,
         )
         worker = Worker(link, stop, asyncio.create_task(link.run(stop, drain_s=drain_s)))

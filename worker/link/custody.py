@@ -80,7 +80,7 @@ class Custody:
         except (EngineError, ValueError) as error:
             self._refuse(held, error)
             return
-        self._room.promise(held.key, self._room.need(job))
+        self._room.promise(held.key, job)
         self.thread.add(request)
 
     def cancel(self, cancel: wire.Cancel) -> None:

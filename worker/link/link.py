@@ -19,18 +19,22 @@ from shared.tasks import Tasks
 from shared.usage import UsagePublisher
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
+from worker.engine.service import Service
 from worker.link.beat import Beats
 from worker.link.custody import Custody
 from worker.link.intake import Intake, Where
 from worker.link.limits import LinkLimits
 from worker.link.outbox import Outbox
 from worker.link.room import Room
+from worker.link.turns import Turns
 
 SHUTDOWN_WAIT_S = 5.0  # for the ends of what was aborted at the end of a drain, and for the engine's last step
 
 
 class Link:
-    """`run` serves until `stop` is set, then drains. `worker` and `incarnation` are unique to this process."""
+    """`run` serves until `stop` is set, then drains. `worker` and `incarnation` are unique to this process; `service`
+    are the counters that the engine charges.
+    """
 
     def __init__(
         self,
@@ -42,6 +46,7 @@ class Link:
         config: EngineConfig,
         card: wire.ModelCard,
         tiers: tuple[int, ...],
+        service: Service,
         limits: LinkLimits | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -78,11 +83,11 @@ class Link:
             queue=self._queue,
             where=Where(pool=card.pool, tiers=tiers, card=self._digest),
             room=room,
+            turns=Turns(service),
             slow=self._slow,
             alive=self._beats.alive,
             claimed=self.custody.claimed,
             limits=self.limits,
-            clock=clock,
         )
         self._draining = False
 
