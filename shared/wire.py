@@ -193,6 +193,7 @@ class UsageEvent(Message, frozen=True):
     total_ms: int
     worker: str
     gateway: str
+    preemptions: int = 0  # how often its sequences gave way to others and were computed again
 
 
 class ModelCard(Message, frozen=True):

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from worker.engine.engine import Engine
-from worker.engine.errors import EngineError
 from worker.engine.request import EngineRequest
 from worker.engine.results import EngineStats, RequestTotals, StepResult
 
@@ -25,7 +24,7 @@ class Report:
 
     stats: EngineStats
     added: list[str] = field(default_factory=list[str])
-    refused: list[tuple[str, EngineError]] = field(default_factory=list[tuple[str, EngineError]])
+    refused: list[tuple[str, Exception]] = field(default_factory=list[tuple[str, Exception]])
     aborted: list[tuple[str, RequestTotals]] = field(default_factory=list[tuple[str, RequestTotals]])
     step: StepResult | None = None
     step_s: float = 0.0
@@ -102,7 +101,7 @@ class EngineThread:
 
     def _turn(self, commands: list[EngineRequest | str]) -> Report:
         added: list[str] = []
-        refused: list[tuple[str, EngineError]] = []
+        refused: list[tuple[str, Exception]] = []
         aborted: list[tuple[str, RequestTotals]] = []
         for command in commands:
             if isinstance(command, str):
@@ -113,7 +112,7 @@ class EngineThread:
             try:
                 self._engine.add(command)
                 added.append(command.id)
-            except EngineError as error:
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with a request is its own fault
                 refused.append((command.id, error))
         started = time.perf_counter()
         step = self._engine.step() if self._engine.has_work else None

@@ -1,6 +1,7 @@
 """The bridge between the event loop and the engine's thread."""
 
 import asyncio
+import dataclasses
 import threading
 
 import pytest
@@ -86,6 +87,16 @@ async def test_what_the_engine_refuses_is_reported(running) -> None:
     [(name, error)] = [each for report in reports.all for each in report.refused]
     assert name == "r"
     assert isinstance(error, InvalidRequest)
+
+
+async def test_a_fault_of_one_request_is_not_the_engines(running) -> None:
+    thread, reports, _ = running
+    thread.add(dataclasses.replace(request("bad"), sampling=None))
+    thread.add(request("good"))
+    await reports.until(lambda: any(report.step and report.step.done for report in reports.all))
+    [(name, error)] = [each for report in reports.all for each in report.refused]
+    assert (name, type(error)) == ("bad", AttributeError)
+    assert reports.tokens == 5
 
 
 async def test_it_rests_when_there_is_nothing_to_do(running) -> None:
