@@ -92,7 +92,7 @@ def connect(settings: WorkerSettings, worker: str, card: Card, runner: Runner) -
     except ValueError as error:
         raise CannotStart(str(error)) from error
     service = Service()
-    engine = Engine(runner, card.vocabulary, config)
+    engine = Engine(runner, card.vocabulary, config, service)
     return Link(
         nats_url=settings.nats_url.reveal(),
         worker=worker,

@@ -52,6 +52,7 @@ def toy_engine(
     blocks: int = 512,
     sequences_max: int = 64,
     sleep: Callable[[float], None] = time.sleep,
+    service: Service | None = None,
 ) -> tuple[Engine, EngineConfig]:
     runner = FakeRunner(
         vocab_size=64,
@@ -63,7 +64,7 @@ def toy_engine(
         sleep=sleep,
     )
     config = EngineConfig(block_size=16, context_length=CONTEXT, sequences_max=sequences_max)
-    return Engine(runner, VOCAB, config), config
+    return Engine(runner, VOCAB, config, service), config
 
 
 @dataclass
@@ -100,7 +101,7 @@ class Fleet:
         self, *, card: wire.ModelCard = TOY, drain_s: float = 5.0, tiers: tuple[int, ...] = (0, 1, 2), **engine: Any
     ) -> Worker:
         service = Service()
-        toy, config = toy_engine(**engine)
+        toy, config = toy_engine(**engine, service=service)
         stop = asyncio.Event()
         link = Link(
             nats_url=self.url,

@@ -1,15 +1,19 @@
-"""The KV pool's bookkeeping: which block is free, and which blocks a sequence holds, in order.
+"""The KV pool's bookkeeping: how many sequences hold each block, and which blocks a sequence holds, in order.
 
-Knows numbers only, not what the blocks contain. Invariant: every usable block is either free or in exactly one table.
-Block 0 is the null block: it pads block tables and is never handed out.
+Knows numbers only, not what the blocks contain; the prefix cache knows that of some. Invariant: every usable block is
+in exactly one of three states: unused, cached but held by nobody, or held, by as many tables as its count says. The
+first two are free. Block 0 is the null block: it pads block tables and is never handed out.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from worker.engine.prefix import PrefixCache
+
 NULL_BLOCK = 0
+_NO_BLOCKS: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
 
 
 class BlockPool:
@@ -19,40 +23,70 @@ class BlockPool:
         if total < 2:
             raise ValueError(f"a pool of {total} blocks has none to give beside the null block")
         self.usable = total - 1
+        self.cache = PrefixCache()
+        self.counts: NDArray[np.int32] = np.zeros(total, dtype=np.int32)  # [blocks] tables that hold each
         # Last in, first out: a warm block is reused first, and a table that outlived its blocks is found out at once.
-        self._free = list(range(total - 1, NULL_BLOCK, -1))
-        self._held = bytearray(total)
+        self._unused = list(range(total - 1, NULL_BLOCK, -1))
 
     @property
     def free_count(self) -> int:
-        return len(self._free)
+        """Blocks that could be allocated: unused ones and, when these run out, cached ones."""
+        return len(self._unused) + self.cache.idle_count
 
     def allocate(self, count: int) -> list[int] | None:
         """`count` blocks, or None if so many are not free."""
-        assert count > 0
-        if count > len(self._free):
+        assert count >= 0
+        if count > self.free_count:
             return None
-        taken = self._free[-count:]
-        del self._free[-count:]
-        for block in taken:
-            assert not self._held[block]
-            self._held[block] = 1
+        evicted = [self.cache.evict() for _ in range(count - len(self._unused))]
+        at = max(len(self._unused) - count, 0)
+        taken = self._unused[at:] + evicted
+        del self._unused[at:]
+        assert not self.counts[taken].any()
+        self.counts[taken] = 1
         return taken
 
-    def release(self, blocks: Iterable[int]) -> None:
+    def share(self, blocks: Sequence[int]) -> None:
+        """Hold cached blocks once more. Before `allocate`, which could evict them."""
         for block in blocks:
-            assert block != NULL_BLOCK
-            assert self._held[block], f"block {block} is free already"
-            self._held[block] = 0
-            self._free.append(block)
+            if self.counts[block] == 0:
+                self.cache.unpark(block)
+            self.counts[block] += 1
+
+    def release(self, blocks: NDArray[np.int32]) -> None:
+        """Of one table, in its order: its last block is then the first to be evicted, since without what comes before
+        it would be of no use.
+        """
+        assert (blocks != NULL_BLOCK).all()
+        assert (self.counts[blocks] > 0).all(), "a block is free already"
+        self.counts[blocks] -= 1  # a table has no block twice
+        for block in blocks[self.counts[blocks] == 0][::-1].tolist():
+            if not self.cache.park(block):
+                self._unused.append(block)
+
+    def forget(self, names: Iterable[bytes]) -> None:
+        """Never give out the blocks of these names again, whoever holds them."""
+        for name in names:
+            block = self.cache.withdraw(name)
+            if block is not None:
+                self._unused.append(block)
+
+    def free_among(self, blocks: Sequence[int]) -> int:
+        """How many of the blocks nobody holds."""
+        return int((self.counts[list(blocks)] == 0).sum()) if blocks else 0
 
     def check_integrity(self, tables: Iterable["BlockTable"]) -> None:
         """Asserts the invariant against all tables that exist."""
-        held = [block for table in tables for block in table.ids.tolist()]
-        assert len(set(held)) == len(held), "a block is in two tables"
-        assert set(held).isdisjoint(self._free), "a block in a table is free"
-        assert NULL_BLOCK not in held
-        assert len(held) + len(self._free) == self.usable, "a block is lost"
+        held = np.concatenate([_NO_BLOCKS, *(table.ids for table in tables)])
+        counts = np.bincount(held, minlength=self.usable + 1)
+        assert (counts == self.counts).all(), "a count differs from the tables"
+        assert counts[NULL_BLOCK] == 0
+        self.cache.check_integrity()
+        idle, unused = set(self.cache.idle()), set(self._unused)
+        assert not counts[[*idle, *unused]].any(), "a block in a table is free"
+        assert idle.isdisjoint(unused), "a block is free twice"
+        assert len(unused) == len(self._unused), "a block is free twice"
+        assert len(idle) + len(unused) + int((counts > 0).sum()) == self.usable, "a block is lost"
 
 
 class BlockTable:
@@ -62,8 +96,8 @@ class BlockTable:
 
     __slots__ = ("_array", "count")
 
-    def __init__(self, capacity: int) -> None:
-        self._array: NDArray[np.int32] = np.zeros(capacity, dtype=np.int32)
+    def __init__(self) -> None:
+        self._array = _NO_BLOCKS
         self.count = 0
 
     @property
@@ -75,12 +109,18 @@ class BlockTable:
         assert count <= self.count
         return self._array[:count]
 
-    def extend(self, blocks: list[int]) -> None:
-        self._array[self.count : self.count + len(blocks)] = blocks
-        self.count += len(blocks)
+    def extend(self, blocks: Sequence[int]) -> None:
+        count = self.count + len(blocks)
+        if count > len(self._array):
+            grown = np.zeros(max(count, 2 * self.count), dtype=np.int32)
+            grown[: self.count] = self.ids
+            self._array = grown
+        self._array[self.count : count] = blocks
+        self.count = count
 
-    def clear(self) -> list[int]:
+    def clear(self) -> NDArray[np.int32]:
         """Empty the table and give up its blocks."""
-        blocks: list[int] = self.ids.tolist()
+        blocks = self.ids
+        self._array = _NO_BLOCKS
         self.count = 0
         return blocks

@@ -5,18 +5,20 @@ detokenizer makes text; here a sampled token becomes a chunk, and a finished, fa
 Invariant: every request that `add` took leaves exactly once, through `_leave`, and holds nothing afterwards.
 
 One request's fault is its own: a row that the runner reports ends its request, and a step that raises ends the
-requests that were in it. All others go on.
+requests that were in it. All others go on. Nothing that such a request has computed is found in the cache again.
 """
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from worker.engine.batch import Batch, Sampled, TokenLogprobs
-from worker.engine.blocks import BlockPool, BlockTable
+from worker.engine.blocks import BlockPool
 from worker.engine.config import EngineConfig
 from worker.engine.detokenize import Detokenizer, compile_stop
 from worker.engine.errors import DoesNotFit, InvalidRequest
+from worker.engine.live import LiveRequest, Prompt
 from worker.engine.packing import pack
+from worker.engine.prefix import Chain, root
 from worker.engine.request import EngineRequest, check_request
 from worker.engine.results import (
     ChoiceChunk,
@@ -29,43 +31,31 @@ from worker.engine.results import (
 )
 from worker.engine.runner import Runner
 from worker.engine.scheduler import Scheduled, Scheduler
-from worker.engine.sequence import Sequence
+from worker.engine.sequence import Sequence, Status
+from worker.engine.service import Service
 from worker.engine.vocabulary import Vocabulary
-
-
-@dataclass(slots=True)
-class _Live:
-    """A request that the engine holds."""
-
-    prompt_lens: list[int]
-    n: int
-    sequences: list[Sequence]
-    unfinished: int
-    started: set[int] = field(default_factory=set[int])  # prompts
-
-    def totals(self) -> RequestTotals:
-        return RequestTotals(
-            prompt_tokens=sum(self.prompt_lens[prompt] for prompt in self.started),
-            cached_tokens=0,
-            completion_tokens=sum(sequence.num_generated for sequence in self.sequences),
-        )
 
 
 class Engine:
     """`add` and `abort` between two steps, `step` while there is work."""
 
-    def __init__(self, runner: Runner, vocabulary: Vocabulary, config: EngineConfig) -> None:
+    def __init__(
+        self, runner: Runner, vocabulary: Vocabulary, config: EngineConfig, service: Service | None = None
+    ) -> None:
         if config.block_size != runner.block_size or config.context_length > runner.context_length:
             raise ValueError(f"the runner has blocks of {runner.block_size} and a context of {runner.context_length}")
         self._runner = runner
         self._vocabulary = vocabulary
         self._config = config
+        self._service = service or Service()
         self._pool = BlockPool(runner.blocks_total)
-        self._scheduler = Scheduler(config, self._pool)
-        self._live: dict[str, _Live] = {}
+        self._scheduler = Scheduler(config, self._pool, self._service)
+        self._live: dict[str, LiveRequest] = {}
+        self._accounts = Counter[tuple[int, str]]()  # live requests by (tier, tenant)
         self._arrivals = 0
         self._preemptions = 0
         self._prompt_tokens = 0
+        self._cached_tokens = 0
         self._generated_tokens = 0
 
     @property
@@ -90,10 +80,13 @@ class Engine:
                 f"The prompt has {longest} tokens; this worker holds {self.tokens_max}, prompt and output together."
             )
         sequences = self._sequences(request)
-        lengths = [len(prompt) for prompt in request.prompts]
-        self._live[request.id] = _Live(lengths, request.n, sequences, unfinished=len(sequences))
-        for sequence in sequences:
-            self._scheduler.add(sequence)
+        prompts = [Prompt(len(prompt), known=len(prompt)) for prompt in request.prompts]
+        self._live[request.id] = LiveRequest(request.n, prompts, sequences)
+        self._accounts[request.tier, request.tenant] += 1
+        self._service.arrived(request.tier, request.tenant)
+        for first in range(0, len(sequences), request.n):
+            leader, *others = sequences[first : first + request.n]
+            self._scheduler.add(leader, others)
 
     def abort(self, request_id: str) -> RequestTotals | None:
         """Drop a request and free its blocks at once. Its counts until now; None if it is unknown or has ended."""
@@ -106,7 +99,7 @@ class Engine:
         result = StepResult(preemptions=plan.preempted, sequences=len(plan.entries))
         if not plan.entries:
             return result
-        self._note_started(plan.entries)
+        self._note_started(plan.admitted)
         batch, sequences = pack(plan.entries, self._config.block_size)
         result.tokens = len(batch.ids)
         try:
@@ -117,8 +110,8 @@ class Engine:
             for entry in plan.entries:
                 self._fail(entry.sequence.request, "The engine failed while it computed this request.", result)
             return result
-        for entry in plan.entries:
-            entry.sequence.num_computed += entry.tokens
+        self._fail_bad_rows(sequences, sampled, result)
+        self._advance(plan.entries)
         self._apply(sequences, sampled, result)
         return result
 
@@ -127,19 +120,25 @@ class Engine:
             blocks_total=self._pool.usable,
             blocks_free=self._pool.free_count,
             running=len(self._scheduler.running),
-            waiting=len(self._scheduler.waiting),
+            waiting=self._scheduler.waiting_count,
             preemptions_total=self._preemptions,
             prompt_tokens_total=self._prompt_tokens,
             generated_tokens_total=self._generated_tokens,
+            cached_blocks=self._pool.cache.idle_count,
+            prefix_queries_tokens_total=self._prompt_tokens,
+            prefix_hits_tokens_total=self._cached_tokens,
+            tiers=self._scheduler.loads(),
         )
 
     def check_integrity(self) -> None:
         """Asserts that no block and no sequence is lost. Holds between any two calls; run it when idle."""
         self._scheduler.check_integrity()
         unfinished = sum(live.unfinished for live in self._live.values())
-        assert unfinished == len(self._scheduler.running) + len(self._scheduler.waiting)
+        assert unfinished == len(self._scheduler.running) + self._scheduler.waiting_count
+        assert self._accounts.total() == len(self._live)
 
     def _sequences(self, request: EngineRequest) -> list[Sequence]:
+        start = root(request.salt)
         stops = tuple(compile_stop(text) for text in request.sampling.stop)
         sequences: list[Sequence] = []
         for choice in range(len(request.prompts) * request.n):
@@ -150,12 +149,13 @@ class Engine:
                     request=request.id,
                     choice=choice,
                     tier=request.tier,
+                    tenant=request.tenant,
                     arrival=self._arrivals,
                     tokens=list(prompt),
                     prompt_len=len(prompt),
                     tokens_max=tokens_max,
                     sampling=request.sampling,
-                    table=BlockTable(-(-tokens_max // self._config.block_size)),
+                    chain=Chain(start, self._config.block_size),
                     text=Detokenizer(stops, skip_space=self._starts_text(prompt)),
                 )
             )
@@ -166,17 +166,18 @@ class Engine:
         """Whether a space in front of the output is the tokenizer's own: nothing visible stands before it."""
         return self._vocabulary.skips_first_space and not any(map(self._vocabulary.token_bytes, prompt))
 
-    def _note_started(self, entries: list[Scheduled]) -> None:
-        for entry in entries:
-            sequence = entry.sequence
-            if sequence.started:
-                continue
-            sequence.started = True
+    def _note_started(self, admitted: list[Sequence]) -> None:
+        for sequence in admitted:
             live = self._live[sequence.request]
-            prompt = sequence.choice // live.n
-            if prompt not in live.started:
-                live.started.add(prompt)
-                self._prompt_tokens += sequence.prompt_len
+            prompt = live.prompt_of(sequence)
+            if prompt.started:
+                continue
+            if len(live.prompts) > 1 and not live.started:
+                for number, other in enumerate(live.prompts):
+                    other.known = self._scheduler.cached_tokens(live.sequences[number * live.n])
+            prompt.start(sequence.num_computed)
+            self._prompt_tokens += prompt.length
+            self._cached_tokens += prompt.cached
 
     def _execute(self, batch: Batch) -> Sampled:
         sampled = self._runner.execute(batch)
@@ -184,19 +185,48 @@ class Engine:
             raise RuntimeError(f"the runner sampled {len(sampled.ids)} tokens for {len(batch.samples)} rows")
         return sampled
 
-    def _apply(self, sequences: list[Sequence], sampled: Sampled, result: StepResult) -> None:
+    def _fail_bad_rows(self, sequences: list[Sequence], sampled: Sampled, result: StepResult) -> None:
+        """Before anything of this step is published or said."""
+        for row, error in sampled.errors.items():
+            self._fail(sequences[row].request, f"The engine could not sample: {error}.", result)
         vocab_size = self._runner.vocab_size
-        for row, (sequence, token) in enumerate(zip(sequences, sampled.ids, strict=True)):
-            if sequence.request not in self._live:
-                continue  # another row of this step has ended its request
-            if row in sampled.errors:
-                self._fail(sequence.request, f"The engine could not sample: {sampled.errors[row]}.", result)
-            elif not 0 <= token < vocab_size:
+        for sequence, token in zip(sequences, sampled.ids, strict=True):
+            if not 0 <= token < vocab_size:
                 self._fail(sequence.request, "The engine sampled a token outside the vocabulary.", result)
-            else:
+
+    def _advance(self, entries: list[Scheduled]) -> None:
+        """What the entries have computed counts as computed, can be found by others, and is charged."""
+        inputs = Counter[tuple[int, str]]()
+        outputs = Counter[tuple[int, str]]()
+        alive: list[Sequence] = []
+        for sequence, tokens in entries:
+            if sequence.status is Status.FINISHED:
+                continue  # its request has failed
+            alive.append(sequence)
+            start = sequence.num_computed
+            sequence.num_computed += tokens
+            if start < sequence.prompt_len:
+                prompt = self._live[sequence.request].prompt_of(sequence)
+                inputs[sequence.account] += prompt.computed(start, sequence.num_computed)
+            if sequence.num_computed == len(sequence.tokens):
+                outputs[sequence.account] += 1
+        self._scheduler.publish(alive)
+        for account in inputs.keys() | outputs.keys():
+            tier, tenant = account
+            self._service.charge(tier, tenant, input_tokens=inputs[account], output_tokens=outputs[account])
+
+    def _apply(self, sequences: list[Sequence], sampled: Sampled, result: StepResult) -> None:
+        for row, (sequence, token) in enumerate(zip(sequences, sampled.ids, strict=True)):
+            if sequence.status is Status.FINISHED:
+                continue  # its request has failed
+            try:
                 result.chunks.append(self._accept(sequence, token, sampled.logprobs[row]))
-                if result.chunks[-1].finish is not None:
-                    self._finish(sequence, result)
+            except Exception as error:  # noqa: BLE001 - it ends this request alone
+                result.failure = error
+                self._fail(sequence.request, "The engine failed while it processed this request.", result)
+                continue
+            if result.chunks[-1].finish is not None:
+                self._finish(sequence, result)
 
     def _accept(self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None) -> ChoiceChunk:
         """Append a token to its sequence: its text, and whether it is the last."""
@@ -228,11 +258,19 @@ class Engine:
             result.done.append(RequestDone(sequence.request, self._leave(sequence.request)))
 
     def _fail(self, request_id: str, message: str, result: StepResult) -> None:
-        if request_id in self._live:
+        live = self._live.get(request_id)
+        if live is not None:
             result.done.append(RequestDone(request_id, self._leave(request_id), "engine_error", message))
+            for sequence in live.sequences:
+                self._pool.forget(sequence.chain.made())
 
     def _leave(self, request_id: str) -> RequestTotals:
         live = self._live.pop(request_id)
         for sequence in live.sequences:
             self._scheduler.release(sequence)
+        account = live.sequences[0].account
+        self._accounts[account] -= 1
+        if not self._accounts[account]:
+            del self._accounts[account]
+            self._service.left(*account)
         return live.totals()

@@ -1,30 +1,47 @@
 """Which sequences take part in the next step, with how many tokens, and who has to give way.
 
 Owns the waiting and the running sequences and the block pool. Knows no text, no logits and no device. Invariants
-between two calls: a running sequence holds the blocks that its computed tokens need, a waiting or finished one none;
-no block is held twice; while there is work, every schedule has at least one token in it.
+between two calls: a running sequence holds the blocks that its computed tokens need, any other none; a block is in two
+tables only if it is full; while there is work, every schedule has at least one token in it.
 
 How it decides (the numbers behind it are vLLM's and SGLang's reports, 2024 to 2026):
 
-* Running sequences first: those that lack one token (decodes), then the others (prompts, in chunks), within the budget.
+* Who runs goes on: each gets the blocks that it needs for its next token. Then those that wait are admitted. Then the
+  budget is dealt out: to those that lack one token (decodes) first, then to the others (prompts, in chunks), by tier
+  and by admission.
 * A waiting sequence is admitted when all its tokens fit, with a watermark for the others' growth, and takes these
-  blocks at once: a prompt that has started never lacks room for its rest. Strictly in order of (tier, arrival): nobody
+  blocks at once: a prompt that has started never lacks room for its rest. What the prefix cache has of it is not
+  computed again, except for its last token, whose logits are wanted. Whose turn it is says `WaitingQueue`; nobody
   overtakes a sequence that waits for room.
-* A running sequence that needs a block when none is free preempts: the victim is of the least urgent tier, and there
-  the one with the least computed, which may be the asking one. It gives up its blocks and waits, with its tokens, at
-  its old place. Nobody is admitted in a step that preempted.
-* The running sequence that is last in the order of victims is never preempted while there is another, so it ends, and
-  then the next: every sequence ends, however small the pool. It can always grow once it is alone, because `tokens_max`
-  of a sequence never exceeds the pool.
+* A running sequence that needs a block when none is free preempts one (`victims`), which may be itself. The victim
+  gives up its blocks and waits, with its tokens, at its old place. Nobody is admitted in a step that preempted.
+* A waiting sequence for which there is no room, or no place, preempts running ones of less urgent tiers, if that
+  makes enough of it: as many as it takes, and it alone is admitted in that step. Nobody gives way while their tier is
+  owed its floor share, and a sequence that was admitted on the floor share runs as if it were of the most urgent tier.
+* One sequence is never preempted while there is another: the last in the order of victims. So it ends, and then the
+  next: every sequence ends, however small the pool. It can always grow once it is alone, because `tokens_max` of a
+  sequence never exceeds the pool.
 """
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
+import numpy as np
+
+from worker.engine import victims
 from worker.engine.blocks import BlockPool
 from worker.engine.config import EngineConfig
-from worker.engine.queue import SequenceQueue
+from worker.engine.queue import WaitingQueue
+from worker.engine.results import TierLoad
 from worker.engine.sequence import Sequence, Status
+from worker.engine.service import Service
+from worker.engine.victims import Want
+
+_MOST_URGENT = 0
+_by_rank = attrgetter("rank", "turn")
 
 
 class Scheduled(NamedTuple):
@@ -35,111 +52,247 @@ class Scheduled(NamedTuple):
 @dataclass(slots=True)
 class Schedule:
     entries: list[Scheduled]
+    admitted: list[Sequence]  # each has an entry
     preempted: int
 
 
+class _Budget:
+    """What is left of a step's tokens for a prompt that comes after the decodes and after prompts of its rank."""
+
+    def __init__(self, tokens: int, running: Iterable[Sequence]) -> None:
+        self._tokens = tokens
+        self._prompts = Counter[int]()  # tokens by rank
+        for sequence in running:
+            self.take(sequence)
+
+    def take(self, sequence: Sequence) -> None:
+        gap = len(sequence.tokens) - sequence.num_computed
+        if gap == 1:
+            self._tokens -= 1
+        else:
+            self._prompts[sequence.rank] += gap
+
+    def left(self, rank: int) -> int:
+        return self._tokens - sum(gap for other, gap in self._prompts.items() if other <= rank)
+
+
 class Scheduler:
-    def __init__(self, config: EngineConfig, pool: BlockPool) -> None:
+    def __init__(self, config: EngineConfig, pool: BlockPool, service: Service) -> None:
         self._config = config
         self._pool = pool
+        self._service = service
         self._watermark_blocks = int(pool.usable * config.watermark)
-        self.running = SequenceQueue()
-        self.waiting = SequenceQueue()
+        self._turns = 0
+        self._followers: dict[Sequence, list[Sequence]] = {}
+        self._held = Counter[int]()  # followers by tier
+        self.running: dict[Sequence, None] = {}
+        self.waiting = WaitingQueue(service)
 
-    def add(self, sequence: Sequence) -> None:
+    @property
+    def waiting_count(self) -> int:
+        return len(self.waiting) + self._held.total()
+
+    def add(self, sequence: Sequence, followers: Iterable[Sequence] = ()) -> None:
+        """The followers have the same prompt, and wait until it is computed and found in the cache. Their tenant has
+        arrived at the service.
+        """
         assert sequence.status is Status.WAITING
         assert self._blocks_for(sequence.tokens_max) <= self._pool.usable
         self.waiting.add(sequence)
+        held = list(followers)
+        if held:
+            self._followers[sequence] = held
+            self._held[sequence.tier] += len(held)
+        for follower in held:
+            follower.status = Status.HELD
 
     def schedule(self) -> Schedule:
         """The next step. Nothing is counted as computed yet: whoever runs it says so when it has succeeded."""
         preempted = self._grow_running()
-        entries: list[Scheduled] = []
-        partial: list[Sequence] = []
-        for sequence in self.running:
-            if len(sequence.tokens) - sequence.num_computed == 1:
-                entries.append(Scheduled(sequence, 1))
-            else:
-                partial.append(sequence)
-        budget = self._config.tokens_per_step - len(entries)
-        for sequence in partial:
-            budget -= self._take(sequence, budget, entries)
-        if not preempted:
-            self._admit(budget, entries)
-        assert entries or not (self.running or self.waiting), "there is work, and none of it can be done"
-        return Schedule(entries, preempted)
+        admitted: list[Sequence] = []
+        if not preempted and len(self.waiting):
+            preempted = self._admit(admitted)
+        entries = self._deal()
+        assert entries or not (self.running or len(self.waiting)), "there is work, and none of it can be done"
+        return Schedule(entries, admitted, preempted)
+
+    def publish(self, sequences: Iterable[Sequence]) -> None:
+        """They have computed up to `num_computed` in a step that succeeded: others may find these blocks."""
+        block_size = self._config.block_size
+        for sequence in sequences:
+            full = sequence.num_computed // block_size
+            if full > sequence.num_published:
+                names = sequence.chain.names(sequence.tokens, full)[sequence.num_published :]
+                blocks: list[int] = sequence.table.ids[sequence.num_published : full].tolist()
+                for name, block in zip(names, blocks, strict=True):
+                    self._pool.cache.publish(name, block)
+                sequence.num_published = full
+            if self._followers and sequence.num_computed >= sequence.prompt_len:
+                self._let_followers_go(sequence)
 
     def release(self, sequence: Sequence) -> None:
         """The one way out, for whatever reason, from whatever state; a second call does nothing."""
-        if sequence.status is Status.FINISHED:
-            return
-        queue = self.running if sequence.status is Status.RUNNING else self.waiting
-        queue.remove(sequence)
-        self._pool.release(sequence.table.clear())
+        if sequence.status is Status.RUNNING:
+            del self.running[sequence]
+            self._pool.release(sequence.table.clear())
+        elif sequence.status is Status.WAITING:
+            self.waiting.remove(sequence)
+        elif sequence.status is Status.HELD:
+            self._held[sequence.tier] -= 1
+        self._let_followers_go(sequence)
         sequence.status = Status.FINISHED
+
+    def cached_tokens(self, sequence: Sequence) -> int:
+        """How many of the sequence's tokens would be found if it were admitted now."""
+        return len(self._want(sequence).cached) * self._config.block_size
+
+    def loads(self) -> dict[int, TierLoad]:
+        """By the tier that sequences run as."""
+        tables: dict[int, list[Sequence]] = {}
+        for sequence in self.running:
+            tables.setdefault(sequence.rank, []).append(sequence)
+        waiting = self._held + Counter(self.waiting.counts())
+        loads = {tier: TierLoad(running=0, waiting=count, blocks=0) for tier, count in waiting.items()}
+        for rank, sequences in tables.items():
+            held = np.bincount(np.concatenate([sequence.table.ids for sequence in sequences]))
+            alone = (held > 0) & (held == self._pool.counts[: len(held)])
+            loads[rank] = TierLoad(running=len(sequences), waiting=waiting[rank], blocks=int(alone.sum()))
+        return loads
 
     def check_integrity(self) -> None:
         """Asserts the invariants. Holds between any two calls; when idle it says that all blocks are free."""
+        waiting = self.waiting.sequences()
+        assert len(waiting) == len(self.waiting)
         assert all(sequence.status is Status.RUNNING for sequence in self.running)
-        assert all(sequence.status is Status.WAITING for sequence in self.waiting)
-        assert all(sequence.table.count == 0 for sequence in self.waiting), "a waiting sequence holds blocks"
+        assert all(sequence.status is Status.WAITING for sequence in waiting)
+        assert all(sequence.table.count == 0 for sequence in waiting), "a waiting sequence holds blocks"
+        assert all(leader.status in {Status.WAITING, Status.RUNNING} for leader in self._followers)
         assert len(self.running) <= self._config.sequences_max
         for sequence in self.running:
             assert 0 <= sequence.num_computed < len(sequence.tokens)
             assert sequence.table.count >= self._blocks_for(sequence.num_computed)
+            full = sequence.num_computed // self._config.block_size
+            assert sequence.num_published <= full
+            assert (self._pool.counts[sequence.table.ids[full:]] == 1).all(), "a block that is not full is shared"
         self._pool.check_integrity(sequence.table for sequence in self.running)
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self._config.block_size)
 
-    def _take(self, sequence: Sequence, budget: int, entries: list[Scheduled]) -> int:
-        """Schedule as much of the sequence's gap as the budget allows; how much that is."""
-        tokens = min(len(sequence.tokens) - sequence.num_computed, budget)
-        if tokens > 0:
+    def _let_followers_go(self, leader: Sequence) -> None:
+        for follower in self._followers.pop(leader, []):
+            if follower.status is Status.HELD:
+                self._held[follower.tier] -= 1
+                follower.chain = leader.chain.fork(follower.prompt_len // self._config.block_size)
+                follower.status = Status.WAITING
+                self.waiting.add(follower)
+
+    def _deal(self) -> list[Scheduled]:
+        """Who computes how many tokens."""
+        entries: list[Scheduled] = []
+        prompts: list[Sequence] = []
+        for sequence in self.running:
+            if len(sequence.tokens) - sequence.num_computed == 1:
+                entries.append(Scheduled(sequence, 1))
+            else:
+                prompts.append(sequence)
+        budget = self._config.tokens_per_step - len(entries)
+        for sequence in sorted(prompts, key=_by_rank):
+            tokens = min(len(sequence.tokens) - sequence.num_computed, budget)
+            if tokens <= 0:
+                break
             entries.append(Scheduled(sequence, tokens))
-        return tokens
+            budget -= tokens
+        return entries
 
     def _grow_running(self) -> int:
         """Give each running sequence the blocks of all its tokens. How many were preempted for it."""
-        preempted = 0
         block_size = self._config.block_size
-        for sequence in self.running:
+        growing = [seq for seq in self.running if len(seq.tokens) > seq.table.count * block_size]
+        preempted = 0
+        for sequence in sorted(growing, key=_by_rank):
             # A victim of this loop waits by now, and asks for nothing.
-            while len(sequence.tokens) > sequence.table.count * block_size and sequence.status is Status.RUNNING:
-                if not self._allocate(sequence):
-                    self._preempt(self._victim())
-                    preempted += 1
+            while sequence.status is Status.RUNNING:
+                blocks = self._pool.allocate(self._blocks_for(len(sequence.tokens)) - sequence.table.count)
+                if blocks is not None:
+                    sequence.table.extend(blocks)
+                    break
+                assert len(self.running) > 1, "a sequence that is alone always has room"
+                self._preempt(victims.worst(self.running, self._pool, block_size))
+                preempted += 1
         return preempted
 
-    def _allocate(self, sequence: Sequence) -> bool:
-        blocks = self._pool.allocate(self._blocks_for(len(sequence.tokens)) - sequence.table.count)
-        if blocks is None:
-            return False
-        sequence.table.extend(blocks)
-        return True
-
-    def _victim(self) -> Sequence:
-        """The least urgent tier first, in it the least work lost; among equals the last to arrive."""
-        assert len(self.running) > 1, "a sequence that is alone always has room"
-        return max(self.running, key=lambda sequence: (sequence.tier, -sequence.num_computed, sequence.arrival))
-
     def _preempt(self, sequence: Sequence) -> None:
-        self.running.remove(sequence)
+        del self.running[sequence]
         self._pool.release(sequence.table.clear())
-        sequence.num_computed = 0
+        sequence.num_computed = sequence.num_published = 0
+        sequence.preemptions += 1
         sequence.status = Status.WAITING
         self.waiting.add(sequence)
 
-    def _admit(self, budget: int, entries: list[Scheduled]) -> None:
-        while budget > 0 and self.waiting and len(self.running) < self._config.sequences_max:
-            sequence = self.waiting.head()
-            # With nobody beside it to grow, the watermark would only keep a large prompt waiting for ever.
-            spare = self._watermark_blocks if self.running else 0
-            if self._blocks_for(len(sequence.tokens)) + spare > self._pool.free_count:
-                return
-            self.waiting.remove(sequence)
-            allocated = self._allocate(sequence)
-            assert allocated
-            sequence.status = Status.RUNNING
-            self.running.add(sequence)
-            budget -= self._take(sequence, budget, entries)
+    def _admit(self, admitted: list[Sequence]) -> int:
+        """Admit whose turn it is while there is room and budget. How many were preempted for it."""
+        budget = _Budget(self._config.tokens_per_step, self.running)
+        on_floor = False  # only one in a step: the service learns what it costs only when the step has run
+        while (sequence := self.waiting.head(strict=on_floor)) is not None and budget.left(sequence.tier) > 0:
+            want = self._want(sequence)
+            preempted = 0
+            if not self._fits(want):
+                preempted = 0 if admitted else self._make_room(sequence, want)
+                if not preempted:
+                    return 0
+            floor = not on_floor and self._service.owed(sequence.tier)
+            on_floor = on_floor or floor
+            self._start(sequence, want, rank=_MOST_URGENT if floor else sequence.tier)
+            admitted.append(sequence)
+            if preempted:
+                return preempted
+            budget.take(sequence)
+        return 0
+
+    def _want(self, sequence: Sequence) -> Want:
+        # One token at least is computed, since its logits are wanted.
+        names = sequence.chain.names(sequence.tokens, (len(sequence.tokens) - 1) // self._config.block_size)
+        cached = self._pool.cache.find(names)
+        return Want(cached, self._blocks_for(len(sequence.tokens)) - len(cached))
+
+    def _fits(self, want: Want) -> bool:
+        if len(self.running) >= self._config.sequences_max:
+            return False
+        # With nobody beside it to grow, the watermark would only keep a large prompt waiting for ever.
+        spare = self._watermark_blocks if self.running else 0
+        return want.fresh + spare <= self._pool.free_count - self._pool.free_among(want.cached)
+
+    def _make_room(self, sequence: Sequence, want: Want) -> int:
+        """Preempt less urgent sequences for this one. How many; none if it would be to no avail."""
+        less_urgent = [other for other in self.running if other.rank > sequence.tier]
+        protected = {tier for tier in {other.tier for other in less_urgent} if self._service.owed(tier)}
+        candidates = [other for other in less_urgent if other.tier not in protected]
+        if not candidates:
+            return 0
+        chosen = victims.for_urgent(
+            want,
+            candidates,
+            self._pool,
+            others=len(self.running) - len(candidates),
+            spare=self._watermark_blocks,
+            block_size=self._config.block_size,
+        )
+        for victim in chosen:
+            self._preempt(victim)
+        return len(chosen)
+
+    def _start(self, sequence: Sequence, want: Want, *, rank: int) -> None:
+        self.waiting.remove(sequence)
+        self._pool.share(want.cached)
+        fresh = self._pool.allocate(want.fresh)
+        assert fresh is not None
+        sequence.table.extend(want.cached)
+        sequence.table.extend(fresh)
+        sequence.num_published = len(want.cached)
+        sequence.num_computed = len(want.cached) * self._config.block_size
+        sequence.rank = rank
+        self._turns += 1
+        sequence.turn = self._turns
+        sequence.status = Status.RUNNING
+        self.running[sequence] = None

@@ -4,7 +4,8 @@
     | prompt                    | output           |
     | in the KV pool: num_computed |    the gap    |
 
-The scheduler only ever closes the gap. After a preemption nothing is computed and the whole is like a prompt.
+The scheduler only ever closes the gap. After a preemption nothing is computed and the whole is like a prompt, of which
+the prefix cache may still have a part.
 """
 
 from dataclasses import dataclass, field
@@ -13,10 +14,12 @@ from enum import Enum, auto
 from worker.engine.batch import SampleParams
 from worker.engine.blocks import BlockTable
 from worker.engine.detokenize import Detokenizer
+from worker.engine.prefix import Chain
 from worker.engine.request import SamplingParams
 
 
 class Status(Enum):
+    HELD = auto()  # waits until another choice has computed the prompt that they share
     WAITING = auto()  # holds no block; perhaps preempted
     RUNNING = auto()  # holds the blocks of all its tokens
     FINISHED = auto()  # holds no block, and never will again
@@ -27,21 +30,25 @@ class Sequence:
     request: str
     choice: int
     tier: int
+    tenant: str
     arrival: int  # unique, in the order of arrival
     tokens: list[int]  # prompt and output
     prompt_len: int
     tokens_max: int  # with so many tokens the sequence has its full length
     sampling: SamplingParams
-    table: BlockTable
+    chain: Chain
+    account: tuple[int, str] = field(init=False)  # (tier, tenant)
+    table: BlockTable = field(default_factory=BlockTable)
     text: Detokenizer = field(default_factory=Detokenizer)
     status: Status = Status.WAITING
+    rank: int = 0  # while it runs: the tier that it runs as, its own or, on the floor share, the most urgent
+    turn: int = 0  # while it runs: unique, in the order of admission
     num_computed: int = 0
-    started: bool = False  # has been in a step
+    num_published: int = 0  # blocks of the table, from the first, that the prefix cache has been told of
+    preemptions: int = 0
 
-    @property
-    def urgency(self) -> tuple[int, int]:
-        """The smaller, the sooner served. Never changes, so that a preempted sequence gets its old place back."""
-        return (self.tier, self.arrival)
+    def __post_init__(self) -> None:
+        self.account = (self.tier, self.tenant)
 
     @property
     def num_generated(self) -> int:

@@ -34,10 +34,16 @@ class Room:
         self._promised: dict[str, _Promise] = {}
 
     def need(self, job: wire.Job) -> Need:
-        """Blocks for every choice's prompt and its first token."""
+        """Blocks for every choice's prompt and its first token. The choices of a prompt share its full blocks, but for
+        one that its last token fills: that token is computed by each.
+        """
         size = self._config.block_size
-        blocks = sum(-(-(len(prompt) // 4 + 1) // size) for prompt in job.prompts)
-        return Need(blocks * job.n, len(job.prompts) * job.n)
+        blocks = 0
+        for prompt in job.prompts:
+            tokens = len(prompt) // 4
+            shared = (tokens - 1) // size
+            blocks += shared + job.n * (tokens // size + 1 - shared)
+        return Need(blocks, len(job.prompts) * job.n)
 
     def promise(self, key: str, job: wire.Job) -> None:
         need = self.need(job)

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 
 from worker.engine.batch import Batch, Sampled
-from worker.engine.blocks import BlockTable
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
 from worker.engine.fake_runner import FakeRunner
+from worker.engine.prefix import Chain, root
 from worker.engine.request import EngineRequest, SamplingParams
 from worker.engine.results import ChoiceChunk, RequestDone, StepResult
 from worker.engine.runner import Runner
@@ -50,25 +50,29 @@ def make_request(
 ) -> EngineRequest:
     """`prompt` is the ids, or how many of them."""
     ids = [2 + (7 * i + len(name)) % 90 for i in range(prompt)] if isinstance(prompt, int) else prompt
-    tier = options.pop("tier", 0)
+    tier, tenant = options.pop("tier", 0), options.pop("tenant", "acme")
     sampling = SamplingParams(**({"max_tokens": 8} | options))
     return EngineRequest(
-        id=name, prompts=prompts or (ids,), n=n, sampling=sampling, tier=tier, tenant="acme", salt=b"acme"
+        id=name, prompts=prompts or (ids,), n=n, sampling=sampling, tier=tier, tenant=tenant, salt=tenant.encode()
     )
 
 
-def make_sequence(arrival: int, prompt_len: int, *, tier: int = 0, tokens_max: int | None = None) -> Sequence:
+def make_sequence(
+    arrival: int, prompt_len: int, *, tier: int = 0, tenant: str = "acme", tokens_max: int | None = None
+) -> Sequence:
+    """Of a tenant, with a salt of its own: it finds nothing of others in the cache."""
     tokens_max = tokens_max or prompt_len + 8
     return Sequence(
         request=f"r{arrival}",
         choice=0,
         tier=tier,
+        tenant=tenant,
         arrival=arrival,
         tokens=[2] * prompt_len,
         prompt_len=prompt_len,
         tokens_max=tokens_max,
         sampling=SamplingParams(max_tokens=tokens_max - prompt_len),
-        table=BlockTable(tokens_max),
+        chain=Chain(root(b"%d" % arrival), BLOCK_SIZE),
     )
 
 

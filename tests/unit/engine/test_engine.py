@@ -21,7 +21,7 @@ from worker.engine.batch import Batch, Sampled
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
 from worker.engine.errors import DoesNotFit, InvalidRequest
-from worker.engine.results import RequestTotals
+from worker.engine.results import RequestTotals, TierLoad
 
 HI = [token("h"), token("i")]
 
@@ -75,7 +75,9 @@ def test_choices_of_one_request_run_together_and_end_apart():
     assert said.finish == {("r", 0): "stop", ("r", 1): "stop", ("r", 2): "length", ("r", 3): "stop"}
     # Each prompt counts once, whatever n is.
     assert said.done["r"].totals == RequestTotals(prompt_tokens=10, cached_tokens=0, completion_tokens=9)
-    assert runner.batches[0].ids.tolist() == [2] * 10 + [3] * 10
+    # The first choice of each computes it; the second finds its full block and computes what is left.
+    assert runner.batches[0].ids.tolist() == [2] * 5 + [3] * 5
+    assert runner.batches[1].ids.tolist() == [HI[0], 2, 3]
 
 
 def test_logprobs_carry_the_bytes_of_their_tokens():
@@ -244,9 +246,9 @@ def test_a_bad_row_ends_its_request_alone(row_error):
     said = drain(engine)
     assert said.done["bad"].error == "engine_error"
     assert (row_error or "outside the vocabulary") in (said.done["bad"].message or "")
-    # Choice 0 was before the bad row in the third step, choice 2 after it.
-    assert [len(said.ids["bad", choice]) for choice in range(3)] == [3, 2, 2]
-    assert said.done["bad"].totals.completion_tokens == 7
+    # Nothing of the third step is said; choices 1 and 2 began in the second.
+    assert [len(said.ids["bad", choice]) for choice in range(3)] == [2, 1, 1]
+    assert said.done["bad"].totals.completion_tokens == 4
     assert said.ids["good", 0] == run_alone(make_request("good", 9)).ids["good", 0]
 
 
@@ -310,15 +312,18 @@ def test_a_step_without_work_does_nothing():
 def test_stats_count_blocks_sequences_and_tokens():
     engine = make_engine(make_runner(blocks=32), sequences_max=2)
     engine.add(make_request("a", 5, n=2, max_tokens=3))
-    engine.add(make_request("b", 6, max_tokens=3))
+    engine.add(make_request("b", [9] * 6, max_tokens=3))
+    engine.add(make_request("c", 6, max_tokens=3, tier=2))
     engine.step()
     stats = engine.stats()
     assert (stats.blocks_total, stats.blocks_free) == (32, 28)
-    assert (stats.running, stats.waiting) == (2, 1)
-    assert (stats.prompt_tokens_total, stats.generated_tokens_total) == (5, 2)
+    assert (stats.running, stats.waiting) == (2, 2)
+    assert stats.tiers == {0: TierLoad(running=2, waiting=1, blocks=4), 2: TierLoad(running=0, waiting=1, blocks=0)}
+    assert (stats.prompt_tokens_total, stats.generated_tokens_total) == (11, 2)
     drain(engine)
     stats = engine.stats()
-    assert (stats.prompt_tokens_total, stats.generated_tokens_total) == (11, 9)
+    assert (stats.prompt_tokens_total, stats.generated_tokens_total) == (17, 12)
+    assert (stats.tiers, stats.cached_blocks) == ({}, 4)  # a and c begin with the same block
 
 
 def test_forty_sequences_share_steps():

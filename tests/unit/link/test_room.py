@@ -51,6 +51,14 @@ def test_every_choice_needs_its_prompt_and_a_first_token() -> None:
     assert somewhere.need(wanting(16, 1, n=3)) == Need(blocks=9, sequences=6)
 
 
+def test_the_choices_of_a_prompt_share_its_full_blocks() -> None:
+    somewhere = room(stats())
+    assert somewhere.need(wanting(40, n=4)) == Need(blocks=2 + 4, sequences=4)
+    assert somewhere.need(wanting(47, n=4)) == Need(blocks=2 + 4, sequences=4)
+    assert somewhere.need(wanting(48, n=4)) == Need(blocks=2 + 4 * 2, sequences=4)
+    assert somewhere.need(wanting(49, n=4)) == Need(blocks=3 + 4, sequences=4)
+
+
 def test_an_idle_engine_takes_anything() -> None:
     assert room(stats()).fits(Need(blocks=1000, sequences=50))
 

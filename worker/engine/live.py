@@ -1,0 +1,59 @@
+"""A request that the engine holds: its choices, and what is counted for its bill and for its tenant's service.
+
+Knows no schedule. Invariant: each token of a prompt is counted once at most, as cached or as computed, whatever n is
+and however often it is computed again.
+"""
+
+from dataclasses import dataclass, field
+
+from worker.engine.results import RequestTotals
+from worker.engine.sequence import Sequence
+
+
+@dataclass(slots=True)
+class Prompt:
+    length: int
+    known: int  # tokens that the cache can have had of it before the request began: later ones are the request's own
+    cached: int = 0  # tokens that were in the cache before the request began
+    counted: int = 0  # tokens from the first that were cached, or computed once
+    started: bool = False
+
+    def start(self, found: int) -> None:
+        """Its first choice runs, with so many tokens from the cache."""
+        self.started = True
+        self.cached = self.counted = min(found, self.known)
+
+    def computed(self, start: int, end: int) -> int:
+        """Tokens `start` to `end` of a choice have been computed. How many of the prompt's were not before."""
+        fresh = min(end, self.length) - max(start, self.counted)
+        self.counted = max(self.counted, min(end, self.length))
+        return max(fresh, 0)
+
+
+@dataclass(slots=True)
+class LiveRequest:
+    """Choice `c` continues prompt `c // n`."""
+
+    n: int
+    prompts: list[Prompt]
+    sequences: list[Sequence]
+    unfinished: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.unfinished = len(self.sequences)
+
+    @property
+    def started(self) -> bool:
+        return any(prompt.started for prompt in self.prompts)
+
+    def prompt_of(self, sequence: Sequence) -> Prompt:
+        return self.prompts[sequence.choice // self.n]
+
+    def totals(self) -> RequestTotals:
+        started = [prompt for prompt in self.prompts if prompt.started]
+        return RequestTotals(
+            prompt_tokens=sum(prompt.length for prompt in started),
+            cached_tokens=sum(prompt.cached for prompt in started),
+            completion_tokens=sum(sequence.num_generated for sequence in self.sequences),
+            preemptions=sum(sequence.preemptions for sequence in self.sequences),
+        )
