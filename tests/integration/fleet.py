@@ -51,6 +51,7 @@ def toy_engine(
     step_us: int = 2_000,
     blocks: int = 512,
     sequences_max: int = 64,
+    oracle: bool = False,
     sleep: Callable[[float], None] = time.sleep,
     service: Service | None = None,
 ) -> tuple[Engine, EngineConfig]:
@@ -61,6 +62,7 @@ def toy_engine(
         context_length=CONTEXT,
         ids=range(1, 64),
         step_us=step_us,
+        oracle=oracle,
         sleep=sleep,
     )
     config = EngineConfig(block_size=16, context_length=CONTEXT, sequences_max=sequences_max)
@@ -98,9 +100,15 @@ class Fleet:
     workers: list[Worker] = field(default_factory=list)
 
     def start(
-        self, *, card: wire.ModelCard = TOY, drain_s: float = 5.0, tiers: tuple[int, ...] = (0, 1, 2), **engine: Any
+        self,
+        *,
+        card: wire.ModelCard = TOY,
+        drain_s: float = 5.0,
+        tiers: tuple[int, ...] = (0, 1, 2),
+        floor_share: float = 0.05,
+        **engine: Any,
     ) -> Worker:
-        service = Service()
+        service = Service(floor_share=floor_share)
         toy, config = toy_engine(**engine, service=service)
         stop = asyncio.Event()
         link = Link(
@@ -175,7 +183,7 @@ def job(
         prompts=(wire.pack_ids(list(range(1, prompt + 1)) if prompt < 64 else [1] * prompt),),
         n=n,
         sampling=wire.Sampling(max_tokens=max_tokens, **sampling),
-        cache_salt=b"",
+        cache_salt=tenant.encode(),
         wait_ms=5_000,
         run_ms=60_000,
     )

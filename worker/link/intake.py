@@ -148,6 +148,8 @@ class Intake:
             waiting = [Waiting(subjects.of_tier(woken, self._where.pool, tier), LONG_AGO) for tier in tiers]
         self._backlog = len(tiers) < len(self._where.tiers)
         found = {tier: look for tier, look in zip(tiers, waiting, strict=True) if look.jobs}
+        for tier, look in found.items():
+            self._turns.waiting(tier, set(map(subjects.tenant_of, look.jobs)))
         left: int | None = None
         for tier in self._turns.tiers(found):
             if left is not None and tier > left:
@@ -168,7 +170,7 @@ class Intake:
 
     async def _claim_tier(self, tier: int, waiting: Waiting) -> bool:
         """Claim as long as there is room, one job at a time, of whoever's turn it is. False when a job has no room."""
-        turns = self._turns.waiting(tier, {subjects.tenant_of(name): jobs for name, jobs in waiting.jobs.items()})
+        turns = self._turns.order(tier, {subjects.tenant_of(name): jobs for name, jobs in waiting.jobs.items()})
         while (tenant := turns.first()) is not None:
             if not self._room.open_to(tier) or self._stopped:
                 return False

@@ -6,6 +6,7 @@ engine serves what is inside, so that it does not matter where a job waits.
 """
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from heapq import heapify, heappop, heapreplace
 
 from worker.engine.service import Service
@@ -60,20 +61,23 @@ class Turns:
         """In the order of their turns."""
         return self._service.tiers(tiers)
 
-    def waiting(self, tier: int, jobs: dict[str, int]) -> TierTurns:
-        """These tenants have so many jobs in the tier's queue; perhaps there are others."""
+    def waiting(self, tier: int, tenants: AbstractSet[str]) -> None:
+        """These tenants have jobs in the tier's queue; perhaps there are others."""
         known = self._waiting.setdefault(tier, set())
-        for tenant in jobs.keys() - known:
+        for tenant in tenants - known:
             self._service.arrived(tier, tenant, "queue")
-        known.update(jobs)
-        return TierTurns(self._service, tier, jobs, self._last_turns)
+        known.update(tenants)
 
-    def only(self, tier: int, tenants: set[str]) -> None:
+    def only(self, tier: int, tenants: AbstractSet[str]) -> None:
         """No others wait than `tenants`."""
         known = self._waiting.get(tier, set())
         for tenant in known - tenants:
             self._service.left(tier, tenant, "queue")
         known &= tenants
+
+    def order(self, tier: int, jobs: dict[str, int]) -> TierTurns:
+        """These tenants have so many jobs in the tier's queue."""
+        return TierTurns(self._service, tier, jobs, self._last_turns)
 
     def took(self, turns: TierTurns, tenant: str, input_tokens: int) -> None:
         """A job of the first tenant of `turns` was claimed."""
