@@ -90,37 +90,46 @@ class BlockPool:
 
 
 class BlockTable:
-    """The blocks of one sequence: token `i` lies in block `ids[i // block_size]`. An array, so that a step copies it
-    without touching single numbers.
-    """
+    """The blocks of one running sequence: token `i` lies in block `ids[i // block_size]`."""
 
-    __slots__ = ("_array", "count")
+    __slots__ = ("_array", "count", "row")
 
-    def __init__(self) -> None:
-        self._array = _NO_BLOCKS
+    def __init__(self, row: int, array: NDArray[np.int32]) -> None:
+        self.row = row
+        self._array = array
         self.count = 0
 
     @property
     def ids(self) -> NDArray[np.int32]:
         return self._array[: self.count]
 
-    def first(self, count: int) -> NDArray[np.int32]:
-        """The first `count` of the blocks."""
-        assert count <= self.count
-        return self._array[:count]
-
     def extend(self, blocks: Sequence[int]) -> None:
         count = self.count + len(blocks)
-        if count > len(self._array):
-            grown = np.zeros(max(count, 2 * self.count), dtype=np.int32)
-            grown[: self.count] = self.ids
-            self._array = grown
         self._array[self.count : count] = blocks
         self.count = count
 
-    def clear(self) -> NDArray[np.int32]:
-        """Empty the table and give up its blocks."""
-        blocks = self.ids
-        self._array = _NO_BLOCKS
-        self.count = 0
+
+class BlockTables:
+    """All block tables are rows of one matrix, so that a step copies the tables of its sequences in one go. A row holds
+    the null block beyond its table's end.
+    """
+
+    def __init__(self, rows: int, width: int) -> None:
+        self.matrix: NDArray[np.int32] = np.zeros((rows, width), dtype=np.int32)  # [rows, blocks]
+        self._unused = list(range(rows - 1, -1, -1))
+
+    def take(self) -> BlockTable:
+        """An empty table. There is one while fewer than `rows` are taken."""
+        row = self._unused.pop()
+        return BlockTable(row, self.matrix[row])
+
+    def give_back(self, table: BlockTable) -> NDArray[np.int32]:
+        """The table is empty and nobody's again. Its blocks, which the pool has still counted as held."""
+        blocks = table.ids.copy()
+        self.matrix[table.row, : table.count] = NULL_BLOCK
+        table.count = 0
+        self._unused.append(table.row)
         return blocks
+
+
+NO_TABLE = BlockTable(-1, _NO_BLOCKS)  # of a sequence that does not run

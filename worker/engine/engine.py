@@ -10,6 +10,7 @@ requests that were in it. All others go on. Nothing that such a request has comp
 
 from collections import Counter
 from collections.abc import Iterable
+from operator import attrgetter
 
 from worker.engine.batch import Batch, Sampled, TokenLogprobs
 from worker.engine.blocks import BlockPool
@@ -30,10 +31,13 @@ from worker.engine.results import (
     TokenLogprob,
 )
 from worker.engine.runner import Runner
-from worker.engine.scheduler import Scheduled, Scheduler
+from worker.engine.schedule import Schedule
+from worker.engine.scheduler import Scheduler
 from worker.engine.sequence import Sequence, Status
 from worker.engine.service import Service
 from worker.engine.vocabulary import Vocabulary
+
+_account = attrgetter("account")
 
 
 class Engine:
@@ -96,22 +100,26 @@ class Engine:
         """Run one step. Without work it does nothing."""
         plan = self._scheduler.schedule()
         self._preemptions += plan.preempted
-        result = StepResult(preemptions=plan.preempted, sequences=len(plan.entries))
-        if not plan.entries:
+        members = plan.sequences()
+        result = StepResult(preemptions=plan.preempted, sequences=len(members))
+        if not members:
             return result
         self._note_started(plan.admitted)
-        batch, sequences = pack(plan.entries, self._config.block_size)
+        batch, sequences = pack(plan, self._scheduler.tables.matrix, self._config.block_size)
         result.tokens = len(batch.ids)
         try:
             sampled = self._execute(batch)
         except Exception as error:  # noqa: BLE001 - whatever a runner raises ends this step's requests, not the engine
             error.add_note(f"in a step of {result.sequences} sequences and {result.tokens} tokens")
             result.failure = error
-            for entry in plan.entries:
-                self._fail(entry.sequence.request, "The engine failed while it computed this request.", result)
+            for sequence in members:
+                self._fail(sequence.request, "The engine failed while it computed this request.", result)
             return result
         self._fail_bad_rows(sequences, sampled, result)
-        self._advance(plan.entries)
+        if result.done:
+            plan.drop_finished()
+        self._charge(plan)
+        self._scheduler.advance(plan)
         self._apply(sequences, sampled, result)
         return result
 
@@ -194,23 +202,15 @@ class Engine:
             if not 0 <= token < vocab_size:
                 self._fail(sequence.request, "The engine sampled a token outside the vocabulary.", result)
 
-    def _advance(self, entries: list[Scheduled]) -> None:
-        """What the entries have computed counts as computed, can be found by others, and is charged."""
+    def _charge(self, plan: Schedule) -> None:
+        """Tenants pay for what this step has computed for them for the first time."""
+        outputs = Counter(map(_account, plan.decodes))
         inputs = Counter[tuple[int, str]]()
-        outputs = Counter[tuple[int, str]]()
-        alive: list[Sequence] = []
-        for sequence, tokens in entries:
-            if sequence.status is Status.FINISHED:
-                continue  # its request has failed
-            alive.append(sequence)
-            start = sequence.num_computed
-            sequence.num_computed += tokens
-            if start < sequence.prompt_len:
-                prompt = self._live[sequence.request].prompt_of(sequence)
-                inputs[sequence.account] += prompt.computed(start, sequence.num_computed)
-            if sequence.num_computed == len(sequence.tokens):
-                outputs[sequence.account] += 1
-        self._scheduler.publish(alive)
+        for sequence, tokens in plan.chunks:
+            end = sequence.num_computed + tokens
+            prompt = self._live[sequence.request].prompt_of(sequence)
+            inputs[sequence.account] += prompt.computed(sequence.num_computed, end)
+            outputs[sequence.account] += end == len(sequence.tokens)
         for account in inputs.keys() | outputs.keys():
             tier, tenant = account
             self._service.charge(tier, tenant, input_tokens=inputs[account], output_tokens=outputs[account])
@@ -220,12 +220,13 @@ class Engine:
             if sequence.status is Status.FINISHED:
                 continue  # its request has failed
             try:
-                result.chunks.append(self._accept(sequence, token, sampled.logprobs[row]))
+                chunk = self._accept(sequence, token, sampled.logprobs[row])
             except Exception as error:  # noqa: BLE001 - it ends this request alone
                 result.failure = error
                 self._fail(sequence.request, "The engine failed while it processed this request.", result)
                 continue
-            if result.chunks[-1].finish is not None:
+            result.chunks.append(chunk)
+            if chunk.finish is not None:
                 self._finish(sequence, result)
 
     def _accept(self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None) -> ChoiceChunk:

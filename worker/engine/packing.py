@@ -3,42 +3,38 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from worker.engine.batch import Batch, SampleParams
-from worker.engine.scheduler import Scheduled
+from worker.engine.batch import Batch
+from worker.engine.schedule import Schedule
 from worker.engine.sequence import Sequence
 
 
-def pack(entries: list[Scheduled], block_size: int) -> tuple[Batch, list[Sequence]]:
+def pack(schedule: Schedule, tables: NDArray[np.int32], block_size: int) -> tuple[Batch, list[Sequence]]:
     """The batch, and the sequences of its samples in their order: those whose gap this step closes. What a chunk that
-    ends before its prompt does would predict is known already.
+    ends before its prompt does would predict is known already. `tables` are [rows, blocks], of `BlockTables`.
     """
-    starts: list[int] = []
-    tables: list[NDArray[np.int32]] = []
-    ids: list[int] = []
-    sample_rows: list[int] = []
-    samples: list[SampleParams] = []
-    sampled: list[Sequence] = []
-    for sequence, tokens in entries:
-        start = sequence.num_computed
-        end = start + tokens
-        starts.append(start)
-        tables.append(sequence.table.first(-(-end // block_size)))
-        ids += sequence.tokens[start:end]
+    sequences = schedule.sequences()
+    decodes = len(schedule.decodes)
+    ids = [sequence.tokens[-1] for sequence in schedule.decodes]
+    sample_rows = list(range(decodes))
+    sampled = schedule.decodes[:]
+    for sequence, tokens in schedule.chunks:
+        end = sequence.num_computed + tokens
+        ids += sequence.tokens[sequence.num_computed : end]
         if end == len(sequence.tokens):
             sample_rows.append(len(ids) - 1)
-            samples.append(sequence.next_sample())
             sampled.append(sequence)
 
-    computed = np.array(starts, dtype=np.int64)
-    counts = np.array([tokens for _, tokens in entries], dtype=np.int64)
-    query_start = np.zeros(len(entries) + 1, dtype=np.int32)
+    computed = np.array([sequence.num_computed for sequence in sequences], dtype=np.int64)
+    counts = np.ones(len(sequences), dtype=np.int64)
+    counts[decodes:] = [tokens for _, tokens in schedule.chunks]
+    query_start = np.zeros(len(sequences) + 1, dtype=np.int32)
     np.cumsum(counts, out=query_start[1:])
     context_lens = (computed + counts).astype(np.int32)
     block_counts = -(-context_lens // block_size)
-    columns = np.arange(block_counts.max())
-    block_tables = np.zeros((len(entries), len(columns)), dtype=np.int32)
-    block_tables[columns < block_counts[:, None]] = np.concatenate(tables)
-    member = np.repeat(np.arange(len(entries)), counts)  # [tokens] whose token it is
+    block_tables = tables[[sequence.table.row for sequence in sequences], : block_counts.max()]
+    for row in range(decodes, len(sequences)):
+        block_tables[row, block_counts[row] :] = 0  # held already, but nothing of it is read yet
+    member = np.repeat(np.arange(len(sequences)), counts)  # [tokens] whose token it is
     positions = np.arange(len(ids)) - query_start[member] + computed[member]
     blocks_of_tokens = block_tables[member, positions // block_size].astype(np.int64)  # int32 would overflow as a slot
     batch = Batch(
@@ -49,6 +45,6 @@ def pack(entries: list[Scheduled], block_size: int) -> tuple[Batch, list[Sequenc
         context_lens=context_lens,
         block_tables=block_tables,
         sample_rows=np.array(sample_rows, dtype=np.int64),
-        samples=samples,
+        samples=[sequence.next_sample() for sequence in sampled],
     )
     return batch, sampled

@@ -25,17 +25,16 @@ How it decides (the numbers behind it are vLLM's and SGLang's reports, 2024 to 2
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from operator import attrgetter
-from typing import NamedTuple
 
 import numpy as np
 
 from worker.engine import victims
-from worker.engine.blocks import BlockPool
+from worker.engine.blocks import NO_TABLE, NULL_BLOCK, BlockPool, BlockTables
 from worker.engine.config import EngineConfig
 from worker.engine.queue import WaitingQueue
 from worker.engine.results import TierLoad
+from worker.engine.schedule import Draft, Schedule
 from worker.engine.sequence import Sequence, Status
 from worker.engine.service import Service
 from worker.engine.victims import Want
@@ -44,48 +43,19 @@ _MOST_URGENT = 0
 _by_rank = attrgetter("rank", "turn")
 
 
-class Scheduled(NamedTuple):
-    sequence: Sequence
-    tokens: int  # of the gap, from `num_computed` on
-
-
-@dataclass(slots=True)
-class Schedule:
-    entries: list[Scheduled]
-    admitted: list[Sequence]  # each has an entry
-    preempted: int
-
-
-class _Budget:
-    """What is left of a step's tokens for a prompt that comes after the decodes and after prompts of its rank."""
-
-    def __init__(self, tokens: int, running: Iterable[Sequence]) -> None:
-        self._tokens = tokens
-        self._prompts = Counter[int]()  # tokens by rank
-        for sequence in running:
-            self.take(sequence)
-
-    def take(self, sequence: Sequence) -> None:
-        gap = len(sequence.tokens) - sequence.num_computed
-        if gap == 1:
-            self._tokens -= 1
-        else:
-            self._prompts[sequence.rank] += gap
-
-    def left(self, rank: int) -> int:
-        return self._tokens - sum(gap for other, gap in self._prompts.items() if other <= rank)
-
-
 class Scheduler:
     def __init__(self, config: EngineConfig, pool: BlockPool, service: Service) -> None:
         self._config = config
+        self._block_size = config.block_size
         self._pool = pool
         self._service = service
         self._watermark_blocks = int(pool.usable * config.watermark)
         self._turns = 0
         self._followers: dict[Sequence, list[Sequence]] = {}
         self._held = Counter[int]()  # followers by tier
-        self.running: dict[Sequence, None] = {}
+        self._ranks = Counter[int]()  # running sequences by rank
+        self.running: dict[Sequence, None] = {}  # in the order of admission
+        self.tables = BlockTables(config.sequences_max, min(self._blocks_for(config.context_length), pool.usable))
         self.waiting = WaitingQueue(service)
 
     @property
@@ -109,32 +79,31 @@ class Scheduler:
     def schedule(self) -> Schedule:
         """The next step. Nothing is counted as computed yet: whoever runs it says so when it has succeeded."""
         preempted = self._grow_running()
-        admitted: list[Sequence] = []
-        if not preempted and len(self.waiting):
-            preempted = self._admit(admitted)
-        entries = self._deal()
-        assert entries or not (self.running or len(self.waiting)), "there is work, and none of it can be done"
-        return Schedule(entries, admitted, preempted)
+        draft = Draft(self._config.tokens_per_step, self.running)
+        if not preempted:
+            preempted = self._admit(draft)
+        schedule = draft.finish(preempted)
+        idle = not self.running and not len(self.waiting)
+        assert idle or schedule.decodes or schedule.chunks, "there is work, and none of it can be done"
+        return schedule
 
-    def publish(self, sequences: Iterable[Sequence]) -> None:
-        """They have computed up to `num_computed` in a step that succeeded: others may find these blocks."""
-        block_size = self._config.block_size
-        for sequence in sequences:
-            full = sequence.num_computed // block_size
-            if full > sequence.num_published:
-                names = sequence.chain.names(sequence.tokens, full)[sequence.num_published :]
-                blocks: list[int] = sequence.table.ids[sequence.num_published : full].tolist()
-                for name, block in zip(names, blocks, strict=True):
-                    self._pool.cache.publish(name, block)
-                sequence.num_published = full
-            if self._followers and sequence.num_computed >= sequence.prompt_len:
+    def advance(self, schedule: Schedule) -> None:
+        """The step has succeeded: what it computed counts as computed, and others may find it."""
+        for sequence in schedule.decodes:
+            sequence.num_computed += 1
+        for sequence, tokens in schedule.chunks:
+            sequence.num_computed += tokens
+        for sequence in schedule.sequences():
+            if sequence.num_computed >= sequence.publish_at:
+                self._publish(sequence)
+        for sequence, _ in schedule.chunks:
+            if sequence.num_computed >= sequence.prompt_len:
                 self._let_followers_go(sequence)
 
     def release(self, sequence: Sequence) -> None:
         """The one way out, for whatever reason, from whatever state; a second call does nothing."""
         if sequence.status is Status.RUNNING:
-            del self.running[sequence]
-            self._pool.release(sequence.table.clear())
+            self._stop(sequence)
         elif sequence.status is Status.WAITING:
             self.waiting.remove(sequence)
         elif sequence.status is Status.HELD:
@@ -144,19 +113,18 @@ class Scheduler:
 
     def cached_tokens(self, sequence: Sequence) -> int:
         """How many of the sequence's tokens would be found if it were admitted now."""
-        return len(self._want(sequence).cached) * self._config.block_size
+        return len(self._want(sequence).cached) * self._block_size
 
     def loads(self) -> dict[int, TierLoad]:
         """By the tier that sequences run as."""
-        tables: dict[int, list[Sequence]] = {}
+        running: dict[int, list[int]] = {}
         for sequence in self.running:
-            tables.setdefault(sequence.rank, []).append(sequence)
+            running.setdefault(sequence.rank, []).append(sequence.table.row)
         waiting = self._held + Counter(self.waiting.counts())
         loads = {tier: TierLoad(running=0, waiting=count, blocks=0) for tier, count in waiting.items()}
-        for rank, sequences in tables.items():
-            held = np.bincount(np.concatenate([sequence.table.ids for sequence in sequences]))
-            alone = (held > 0) & (held == self._pool.counts[: len(held)])
-            loads[rank] = TierLoad(running=len(sequences), waiting=waiting[rank], blocks=int(alone.sum()))
+        for rank, rows in running.items():
+            blocks = self._held_alone(rows) if len(running) > 1 else self._pool.usable - self._pool.free_count
+            loads[rank] = TierLoad(running=len(rows), waiting=waiting[rank], blocks=blocks)
         return loads
 
     def check_integrity(self) -> None:
@@ -165,50 +133,39 @@ class Scheduler:
         assert len(waiting) == len(self.waiting)
         assert all(sequence.status is Status.RUNNING for sequence in self.running)
         assert all(sequence.status is Status.WAITING for sequence in waiting)
-        assert all(sequence.table.count == 0 for sequence in waiting), "a waiting sequence holds blocks"
+        assert all(sequence.table is NO_TABLE for sequence in waiting), "a waiting sequence holds blocks"
+        assert NO_TABLE.count == 0
         assert all(leader.status in {Status.WAITING, Status.RUNNING} for leader in self._followers)
         assert len(self.running) <= self._config.sequences_max
+        assert self._ranks == Counter(sequence.rank for sequence in self.running)
         for sequence in self.running:
             assert 0 <= sequence.num_computed < len(sequence.tokens)
             assert sequence.table.count >= self._blocks_for(sequence.num_computed)
-            full = sequence.num_computed // self._config.block_size
-            assert sequence.num_published <= full
+            full = sequence.num_computed // self._block_size
+            assert sequence.num_computed < sequence.publish_at
             assert (self._pool.counts[sequence.table.ids[full:]] == 1).all(), "a block that is not full is shared"
         self._pool.check_integrity(sequence.table for sequence in self.running)
 
+    def _held_alone(self, rows: list[int]) -> int:
+        """Blocks that these tables hold and no other does."""
+        held = np.bincount(self.tables.matrix[rows].ravel())
+        held[NULL_BLOCK] = 0
+        return int(((held > 0) & (held == self._pool.counts[: len(held)])).sum())
+
     def _blocks_for(self, tokens: int) -> int:
-        return -(-tokens // self._config.block_size)
+        return -(-tokens // self._block_size)
 
     def _let_followers_go(self, leader: Sequence) -> None:
         for follower in self._followers.pop(leader, []):
             if follower.status is Status.HELD:
                 self._held[follower.tier] -= 1
-                follower.chain = leader.chain.fork(follower.prompt_len // self._config.block_size)
+                follower.chain = leader.chain.fork(follower.prompt_len // self._block_size)
                 follower.status = Status.WAITING
                 self.waiting.add(follower)
 
-    def _deal(self) -> list[Scheduled]:
-        """Who computes how many tokens."""
-        entries: list[Scheduled] = []
-        prompts: list[Sequence] = []
-        for sequence in self.running:
-            if len(sequence.tokens) - sequence.num_computed == 1:
-                entries.append(Scheduled(sequence, 1))
-            else:
-                prompts.append(sequence)
-        budget = self._config.tokens_per_step - len(entries)
-        for sequence in sorted(prompts, key=_by_rank):
-            tokens = min(len(sequence.tokens) - sequence.num_computed, budget)
-            if tokens <= 0:
-                break
-            entries.append(Scheduled(sequence, tokens))
-            budget -= tokens
-        return entries
-
     def _grow_running(self) -> int:
         """Give each running sequence the blocks of all its tokens. How many were preempted for it."""
-        block_size = self._config.block_size
-        growing = [seq for seq in self.running if len(seq.tokens) > seq.table.count * block_size]
+        growing = [seq for seq in self.running if len(seq.tokens) > seq.table.count * self._block_size]
         preempted = 0
         for sequence in sorted(growing, key=_by_rank):
             # A victim of this loop waits by now, and asks for nothing.
@@ -218,41 +175,56 @@ class Scheduler:
                     sequence.table.extend(blocks)
                     break
                 assert len(self.running) > 1, "a sequence that is alone always has room"
-                self._preempt(victims.worst(self.running, self._pool, block_size))
+                self._preempt(victims.worst(self.running, self._pool, self._block_size))
                 preempted += 1
         return preempted
 
-    def _preempt(self, sequence: Sequence) -> None:
+    def _publish(self, sequence: Sequence) -> None:
+        start, end = sequence.publish_at // self._block_size - 1, sequence.num_computed // self._block_size
+        names = sequence.chain.names(sequence.tokens, end)[start:]
+        blocks: list[int] = sequence.table.ids[start:end].tolist()
+        for name, block in zip(names, blocks, strict=True):
+            self._pool.cache.publish(name, block)
+        sequence.publish_at = (end + 1) * self._block_size
+
+    def _stop(self, sequence: Sequence) -> None:
         del self.running[sequence]
-        self._pool.release(sequence.table.clear())
-        sequence.num_computed = sequence.num_published = 0
+        self._ranks[sequence.rank] -= 1
+        if not self._ranks[sequence.rank]:
+            del self._ranks[sequence.rank]
+        self._pool.release(self.tables.give_back(sequence.table))
+        sequence.table = NO_TABLE
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._stop(sequence)
+        sequence.num_computed = 0
         sequence.preemptions += 1
         sequence.status = Status.WAITING
         self.waiting.add(sequence)
 
-    def _admit(self, admitted: list[Sequence]) -> int:
+    def _admit(self, draft: Draft) -> int:
         """Admit whose turn it is while there is room and budget. How many were preempted for it."""
-        budget = _Budget(self._config.tokens_per_step, self.running)
         on_floor = False  # only one in a step: the service learns what it costs only when the step has run
-        while (sequence := self.waiting.head(strict=on_floor)) is not None and budget.left(sequence.tier) > 0:
+        while (sequence := self.waiting.head(strict=on_floor)) is not None and draft.left(sequence.tier) > 0:
+            if len(self.running) == self._config.sequences_max and self._least_urgent <= sequence.tier:
+                return 0
             want = self._want(sequence)
             preempted = 0
             if not self._fits(want):
-                preempted = 0 if admitted else self._make_room(sequence, want)
+                preempted = 0 if draft.admitted else self._make_room(sequence, want)
                 if not preempted:
                     return 0
             floor = not on_floor and self._service.owed(sequence.tier)
             on_floor = on_floor or floor
             self._start(sequence, want, rank=_MOST_URGENT if floor else sequence.tier)
-            admitted.append(sequence)
+            draft.admit(sequence)
             if preempted:
                 return preempted
-            budget.take(sequence)
         return 0
 
     def _want(self, sequence: Sequence) -> Want:
         # One token at least is computed, since its logits are wanted.
-        names = sequence.chain.names(sequence.tokens, (len(sequence.tokens) - 1) // self._config.block_size)
+        names = sequence.chain.names(sequence.tokens, (len(sequence.tokens) - 1) // self._block_size)
         cached = self._pool.cache.find(names)
         return Want(cached, self._blocks_for(len(sequence.tokens)) - len(cached))
 
@@ -263,20 +235,20 @@ class Scheduler:
         spare = self._watermark_blocks if self.running else 0
         return want.fresh + spare <= self._pool.free_count - self._pool.free_among(want.cached)
 
+    @property
+    def _least_urgent(self) -> int:
+        """The rank of those that would be preempted first."""
+        return max(self._ranks, default=_MOST_URGENT)
+
     def _make_room(self, sequence: Sequence, want: Want) -> int:
         """Preempt less urgent sequences for this one. How many; none if it would be to no avail."""
-        less_urgent = [other for other in self.running if other.rank > sequence.tier]
-        protected = {tier for tier in {other.tier for other in less_urgent} if self._service.owed(tier)}
-        candidates = [other for other in less_urgent if other.tier not in protected]
+        ranks = {rank for rank in self._ranks if rank > sequence.tier and not self._service.owed(rank)}
+        candidates = [other for other in self.running if other.rank in ranks]
         if not candidates:
             return 0
+        others = len(self.running) - len(candidates)
         chosen = victims.for_urgent(
-            want,
-            candidates,
-            self._pool,
-            others=len(self.running) - len(candidates),
-            spare=self._watermark_blocks,
-            block_size=self._config.block_size,
+            want, candidates, self._pool, others=others, spare=self._watermark_blocks, block_size=self._block_size
         )
         for victim in chosen:
             self._preempt(victim)
@@ -287,12 +259,13 @@ class Scheduler:
         self._pool.share(want.cached)
         fresh = self._pool.allocate(want.fresh)
         assert fresh is not None
-        sequence.table.extend(want.cached)
-        sequence.table.extend(fresh)
-        sequence.num_published = len(want.cached)
-        sequence.num_computed = len(want.cached) * self._config.block_size
+        sequence.table = self.tables.take()
+        sequence.table.extend(want.cached + fresh)
+        sequence.num_computed = len(want.cached) * self._block_size
+        sequence.publish_at = sequence.num_computed + self._block_size
         sequence.rank = rank
         self._turns += 1
         sequence.turn = self._turns
         sequence.status = Status.RUNNING
         self.running[sequence] = None
+        self._ranks[rank] += 1

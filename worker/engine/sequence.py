@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from worker.engine.batch import SampleParams
-from worker.engine.blocks import BlockTable
+from worker.engine.blocks import NO_TABLE, BlockTable
 from worker.engine.detokenize import Detokenizer
 from worker.engine.prefix import Chain
 from worker.engine.request import SamplingParams
@@ -38,17 +38,26 @@ class Sequence:
     sampling: SamplingParams
     chain: Chain
     account: tuple[int, str] = field(init=False)  # (tier, tenant)
-    table: BlockTable = field(default_factory=BlockTable)
+    table: BlockTable = NO_TABLE
     text: Detokenizer = field(default_factory=Detokenizer)
     status: Status = Status.WAITING
     rank: int = 0  # while it runs: the tier that it runs as, its own or, on the floor share, the most urgent
     turn: int = 0  # while it runs: unique, in the order of admission
     num_computed: int = 0
-    num_published: int = 0  # blocks of the table, from the first, that the prefix cache has been told of
+    publish_at: int = 0  # while it runs: with so many computed tokens the prefix cache learns of another block
     preemptions: int = 0
 
     def __post_init__(self) -> None:
         self.account = (self.tier, self.tenant)
+
+    @property
+    def gap(self) -> int:
+        return len(self.tokens) - self.num_computed
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it lacks nothing but the key and value of its last token, which it has sampled itself."""
+        return self.num_computed == len(self.tokens) - 1 >= self.prompt_len
 
     @property
     def num_generated(self) -> int:

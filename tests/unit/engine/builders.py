@@ -1,8 +1,9 @@
-"""Engines over a fake model, requests, and what comes out of them."""
+"""Engines over a fake model, schedulers alone, requests, and what comes out of them."""
 
 from dataclasses import dataclass, field
 
 from worker.engine.batch import Batch, Sampled
+from worker.engine.blocks import BlockPool
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
 from worker.engine.fake_runner import FakeRunner
@@ -10,7 +11,10 @@ from worker.engine.prefix import Chain, root
 from worker.engine.request import EngineRequest, SamplingParams
 from worker.engine.results import ChoiceChunk, RequestDone, StepResult
 from worker.engine.runner import Runner
+from worker.engine.schedule import Schedule
+from worker.engine.scheduler import Scheduler
 from worker.engine.sequence import Sequence
+from worker.engine.service import Service
 from worker.engine.vocabulary import TokenTable
 
 EOS, EOT = 0, 1
@@ -38,11 +42,11 @@ def make_runner(*, blocks: int = 64, block_size: int = BLOCK_SIZE, context: int 
     )
 
 
-def make_engine(runner: Runner | None = None, **config: float) -> Engine:
+def make_engine(runner: Runner | None = None, *, service: Service | None = None, **config: float) -> Engine:
     runner = runner or make_runner()
     defaults = {"block_size": runner.block_size, "context_length": runner.context_length, "watermark": 0.0}
     defaults |= {"tokens_per_step": 32, "sequences_max": 8}
-    return Engine(runner, VOCABULARY, EngineConfig(**(defaults | config)))
+    return Engine(runner, VOCABULARY, EngineConfig(**(defaults | config)), service)
 
 
 def make_request(
@@ -74,6 +78,35 @@ def make_sequence(
         sampling=SamplingParams(max_tokens=tokens_max - prompt_len),
         chain=Chain(root(b"%d" % arrival), BLOCK_SIZE),
     )
+
+
+def make_scheduler(blocks: int = 64, *, service: Service | None = None, **options: float) -> Scheduler:
+    config = {"tokens_per_step": 16, "sequences_max": 8, "watermark": 0.0, **options}
+    return Scheduler(
+        EngineConfig(block_size=BLOCK_SIZE, context_length=256, **config), BlockPool(blocks + 1), service or Service()
+    )
+
+
+def run_step(scheduler: Scheduler) -> Schedule:
+    """Schedule, compute, and append a token where the gap is closed: what an engine does."""
+    plan = scheduler.schedule()
+    scheduler.advance(plan)
+    for sequence in plan.sequences():
+        if sequence.num_computed == len(sequence.tokens):
+            sequence.tokens.append(2)
+    scheduler.check_integrity()
+    return plan
+
+
+def shape(plan: Schedule) -> list[tuple[int, int]]:
+    """(arrival, tokens) of each part."""
+    decodes = [(sequence.arrival, 1) for sequence in plan.decodes]
+    return decodes + [(sequence.arrival, tokens) for sequence, tokens in plan.chunks]
+
+
+def enqueue(scheduler: Scheduler, *sequences: Sequence) -> None:
+    for sequence in sequences:
+        scheduler.add(sequence)
 
 
 @dataclass

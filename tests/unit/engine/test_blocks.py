@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from worker.engine.blocks import NULL_BLOCK, BlockPool, BlockTable
+from worker.engine.blocks import NULL_BLOCK, BlockPool, BlockTables
 
 
 def ids(*blocks: int):
@@ -119,12 +119,13 @@ def test_of_two_blocks_with_the_same_content_the_first_is_found():
 @pytest.mark.parametrize("fault", ["lost", "shared", "free"])
 def test_integrity_finds_each_kind_of_damage(fault):
     pool = BlockPool(9)
-    table, other = BlockTable(), BlockTable()
+    tables = BlockTables(2, 8)
+    table, other = tables.take(), tables.take()
     table.extend(pool.allocate(2) or [])
     other.extend(pool.allocate(2) or [])
     pool.check_integrity([table, other])
     if fault == "lost":
-        other.clear()
+        tables.give_back(other)
     elif fault == "shared":
         other.extend([int(table.ids[0])])
     else:
@@ -135,25 +136,22 @@ def test_integrity_finds_each_kind_of_damage(fault):
 
 def test_integrity_finds_a_held_block_among_the_idle():
     pool = BlockPool(9)
-    table = BlockTable()
+    table = BlockTables(1, 8).take()
     table.extend(named(pool, b"a"))
     pool.cache.park(int(table.ids[0]))
     with pytest.raises(AssertionError, match="free"):
         pool.check_integrity([table])
 
 
-def test_a_table_gives_its_blocks_up_once():
-    table = BlockTable()
+def test_a_table_gives_its_blocks_and_its_row_back():
+    tables = BlockTables(2, 4)
+    table, other = tables.take(), tables.take()
     table.extend([7, 3])
     table.extend([5])
+    other.extend([9])
     assert table.ids.tolist() == [7, 3, 5]
-    assert table.first(2).tolist() == [7, 3]
-    assert table.clear().tolist() == [7, 3, 5]
-    assert table.clear().tolist() == []
-
-
-def test_a_table_grows_as_it_is_filled():
-    table = BlockTable()
-    for block in range(1, 100):
-        table.extend([block])
-    assert table.ids.tolist() == list(range(1, 100))
+    assert tables.matrix[[table.row, other.row]].tolist() == [[7, 3, 5, 0], [9, 0, 0, 0]]
+    assert tables.give_back(table).tolist() == [7, 3, 5]
+    again = tables.take()
+    assert (again.row, again.ids.tolist()) == (table.row, [])
+    assert tables.matrix[again.row].tolist() == [0, 0, 0, 0]

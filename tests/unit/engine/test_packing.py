@@ -1,24 +1,45 @@
 import numpy as np
+import pytest
 
 from tests.unit.engine.builders import make_sequence
+from worker.engine.batch import Batch
+from worker.engine.blocks import BlockTables
 from worker.engine.packing import pack
-from worker.engine.scheduler import Scheduled
+from worker.engine.schedule import Chunk, Schedule
 from worker.engine.sequence import Sequence
 
 
-def prepared(arrival: int, *, tokens: int, computed: int, blocks: list[int]) -> Sequence:
-    sequence = make_sequence(arrival, tokens)
-    sequence.tokens = list(range(100 * arrival, 100 * arrival + tokens))
-    sequence.num_computed = computed
-    sequence.table.extend(blocks)
-    return sequence
+class Prepared:
+    """Sequences in the midst of running, and the step that they are packed into."""
+
+    def __init__(self) -> None:
+        self.tables = BlockTables(8, 8)
+
+    def sequence(self, arrival: int, *, tokens: int, computed: int, blocks: list[int]) -> Sequence:
+        sequence = make_sequence(arrival, tokens)
+        sequence.tokens = list(range(100 * arrival, 100 * arrival + tokens))
+        sequence.num_computed = computed
+        sequence.table = self.tables.take()
+        sequence.table.extend(blocks)
+        return sequence
+
+    def pack(
+        self, *chunks: tuple[Sequence, int], decodes: tuple[Sequence, ...] = (), block_size: int = 4
+    ) -> tuple[Batch, list[Sequence]]:
+        schedule = Schedule(list(decodes), [Chunk(*chunk) for chunk in chunks], [], 0)
+        return pack(schedule, self.tables.matrix, block_size)
 
 
-def test_a_decode_a_chunk_and_a_whole_prompt_lie_side_by_side_without_padding():
-    decode = prepared(1, tokens=6, computed=5, blocks=[9, 4])
-    chunk = prepared(2, tokens=11, computed=3, blocks=[2, 3, 8])
-    whole = prepared(3, tokens=2, computed=0, blocks=[7])
-    batch, sampled = pack([Scheduled(decode, 1), Scheduled(chunk, 4), Scheduled(whole, 2)], block_size=4)
+@pytest.fixture
+def step() -> Prepared:
+    return Prepared()
+
+
+def test_a_decode_a_chunk_and_a_whole_prompt_lie_side_by_side_without_padding(step):
+    decode = step.sequence(1, tokens=6, computed=5, blocks=[9, 4])
+    chunk = step.sequence(2, tokens=11, computed=3, blocks=[2, 3, 8])
+    whole = step.sequence(3, tokens=2, computed=0, blocks=[7])
+    batch, sampled = step.pack((chunk, 4), (whole, 2), decodes=(decode,))
 
     assert batch.ids.tolist() == [105, 203, 204, 205, 206, 300, 301]
     assert batch.positions.tolist() == [5, 3, 4, 5, 6, 0, 1]
@@ -32,8 +53,8 @@ def test_a_decode_a_chunk_and_a_whole_prompt_lie_side_by_side_without_padding():
     assert sampled == [decode, whole]
 
 
-def test_the_types_are_what_runners_expect():
-    batch, _ = pack([Scheduled(prepared(1, tokens=2, computed=0, blocks=[1]), 2)], block_size=4)
+def test_the_types_are_what_runners_expect(step):
+    batch, _ = step.pack((step.sequence(1, tokens=2, computed=0, blocks=[1]), 2))
     assert {name: getattr(batch, name).dtype for name in ("ids", "positions", "slots", "sample_rows")} == dict.fromkeys(
         ("ids", "positions", "slots", "sample_rows"), np.int64
     )
@@ -42,12 +63,12 @@ def test_the_types_are_what_runners_expect():
     }
 
 
-def test_slots_beyond_two_billion_do_not_wrap():
-    sequence = prepared(1, tokens=1, computed=0, blocks=[200_000_000])
-    batch, _ = pack([Scheduled(sequence, 1)], block_size=16)
+def test_slots_beyond_two_billion_do_not_wrap(step):
+    sequence = step.sequence(1, tokens=1, computed=0, blocks=[200_000_000])
+    batch, _ = step.pack((sequence, 1), block_size=16)
     assert batch.slots.tolist() == [3_200_000_000]
 
 
-def test_a_chunk_that_does_not_reach_the_end_asks_for_no_sample():
-    batch, sampled = pack([Scheduled(prepared(1, tokens=9, computed=0, blocks=[1, 2, 3]), 8)], block_size=4)
+def test_a_chunk_that_does_not_reach_the_end_asks_for_no_sample(step):
+    batch, sampled = step.pack((step.sequence(1, tokens=9, computed=0, blocks=[1, 2, 3]), 8))
     assert (batch.sample_rows.tolist(), batch.samples, sampled) == ([], [], [])

@@ -1,74 +1,43 @@
 import pytest
 
-from tests.unit.engine.builders import BLOCK_SIZE, make_sequence
-from worker.engine.blocks import BlockPool
-from worker.engine.config import EngineConfig
-from worker.engine.scheduler import Schedule, Scheduler
-from worker.engine.sequence import Sequence, Status
-from worker.engine.service import Service
-
-
-def make_scheduler(blocks: int = 64, **options: float) -> Scheduler:
-    config = {"tokens_per_step": 16, "sequences_max": 8, "watermark": 0.0, **options}
-    return Scheduler(
-        EngineConfig(block_size=BLOCK_SIZE, context_length=256, **config), BlockPool(blocks + 1), Service()
-    )
-
-
-def run(scheduler: Scheduler) -> Schedule:
-    """Schedule, compute, and append a token where the gap is closed: what an engine does."""
-    plan = scheduler.schedule()
-    for sequence, tokens in plan.entries:
-        sequence.num_computed += tokens
-        if sequence.num_computed == len(sequence.tokens):
-            sequence.tokens.append(2)
-    scheduler.check_integrity()
-    return plan
-
-
-def shape(plan: Schedule) -> list[tuple[int, int]]:
-    """(arrival, tokens) of each entry."""
-    return [(sequence.arrival, tokens) for sequence, tokens in plan.entries]
-
-
-def start(scheduler: Scheduler, *sequences: Sequence) -> None:
-    for sequence in sequences:
-        scheduler.add(sequence)
+from tests.unit.engine.builders import enqueue, make_scheduler, make_sequence, run_step, shape
+from worker.engine.blocks import NO_TABLE
+from worker.engine.sequence import Status
 
 
 def test_a_long_prompt_is_cut_into_chunks_beside_decodes():
     scheduler = make_scheduler()
-    start(scheduler, make_sequence(0, 3))
-    assert shape(run(scheduler)) == [(0, 3)]
-    start(scheduler, make_sequence(1, 40))
-    assert shape(run(scheduler)) == [(0, 1), (1, 15)]
-    assert shape(run(scheduler)) == [(0, 1), (1, 15)]
-    assert shape(run(scheduler)) == [(0, 1), (1, 10)]
-    assert shape(run(scheduler)) == [(0, 1), (1, 1)]
+    enqueue(scheduler, make_sequence(0, 3))
+    assert shape(run_step(scheduler)) == [(0, 3)]
+    enqueue(scheduler, make_sequence(1, 40))
+    assert shape(run_step(scheduler)) == [(0, 1), (1, 15)]
+    assert shape(run_step(scheduler)) == [(0, 1), (1, 15)]
+    assert shape(run_step(scheduler)) == [(0, 1), (1, 10)]
+    assert shape(run_step(scheduler)) == [(0, 1), (1, 1)]
 
 
 def test_decodes_come_before_a_prompt_that_is_more_urgent():
     scheduler = make_scheduler()
-    start(scheduler, make_sequence(0, 3, tier=2))
-    run(scheduler)
-    start(scheduler, make_sequence(1, 40, tier=0))
-    run(scheduler)
-    assert shape(run(scheduler)) == [(0, 1), (1, 15)]
+    enqueue(scheduler, make_sequence(0, 3, tier=2))
+    run_step(scheduler)
+    enqueue(scheduler, make_sequence(1, 40, tier=0))
+    run_step(scheduler)
+    assert shape(run_step(scheduler)) == [(0, 1), (1, 15)]
 
 
 def test_the_budget_is_shared_by_several_prompts():
     scheduler = make_scheduler()
-    start(scheduler, *(make_sequence(arrival, 6) for arrival in range(4)))
-    assert shape(run(scheduler)) == [(0, 6), (1, 6), (2, 4)]
-    assert shape(run(scheduler)) == [(0, 1), (1, 1), (2, 2), (3, 6)]
+    enqueue(scheduler, *(make_sequence(arrival, 6) for arrival in range(4)))
+    assert shape(run_step(scheduler)) == [(0, 6), (1, 6), (2, 4)]
+    assert shape(run_step(scheduler)) == [(0, 1), (1, 1), (2, 2), (3, 6)]
 
 
 def test_waiting_sequences_go_by_tier_then_by_arrival():
     scheduler = make_scheduler(sequences_max=1)
-    start(scheduler, make_sequence(0, 3, tier=2), make_sequence(1, 3, tier=1), make_sequence(2, 3, tier=1))
+    enqueue(scheduler, make_sequence(0, 3, tier=2), make_sequence(1, 3, tier=1), make_sequence(2, 3, tier=1))
     order: list[int] = []
     for _ in range(3):
-        sequence = run(scheduler).entries[0].sequence
+        sequence = run_step(scheduler).sequences()[0]
         order.append(sequence.arrival)
         scheduler.release(sequence)
     assert order == [1, 2, 0]
@@ -76,67 +45,67 @@ def test_waiting_sequences_go_by_tier_then_by_arrival():
 
 def test_nobody_overtakes_a_sequence_that_waits_for_room():
     scheduler = make_scheduler(blocks=6)
-    start(scheduler, make_sequence(0, 12, tokens_max=14), make_sequence(1, 16, tokens_max=24), make_sequence(2, 2))
+    enqueue(scheduler, make_sequence(0, 12, tokens_max=14), make_sequence(1, 16, tokens_max=24), make_sequence(2, 2))
     for _ in range(2):
-        assert [arrival for arrival, _ in shape(run(scheduler))] == [0]
+        assert [arrival for arrival, _ in shape(run_step(scheduler))] == [0]
 
 
 def test_a_sequence_is_admitted_only_with_room_for_its_whole_prompt():
     scheduler = make_scheduler(blocks=8, tokens_per_step=8)
-    start(scheduler, make_sequence(0, 17, tokens_max=20), make_sequence(1, 14, tokens_max=20))
-    run(scheduler)  # 0 takes 5 blocks at once, although its first chunk needs 2
-    assert shape(run(scheduler)) == [(0, 8)]
+    enqueue(scheduler, make_sequence(0, 17, tokens_max=20), make_sequence(1, 14, tokens_max=20))
+    run_step(scheduler)  # 0 takes 5 blocks at once, although its first chunk needs 2
+    assert shape(run_step(scheduler)) == [(0, 8)]
     assert len(scheduler.waiting) == 1
 
 
 def test_the_watermark_keeps_room_for_those_that_run():
     scheduler = make_scheduler(blocks=10, watermark=0.2)
-    start(scheduler, make_sequence(0, 4), make_sequence(1, 32, tokens_max=36))
-    assert shape(run(scheduler)) == [(0, 4)]  # 1 + 8 blocks would leave 1
+    enqueue(scheduler, make_sequence(0, 4), make_sequence(1, 32, tokens_max=36))
+    assert shape(run_step(scheduler)) == [(0, 4)]  # 1 + 8 blocks would leave 1
     assert len(scheduler.waiting) == 1
 
 
 def test_the_watermark_does_not_hold_when_nothing_runs():
     scheduler = make_scheduler(blocks=10, watermark=0.2)
-    start(scheduler, make_sequence(0, 39, tokens_max=40))
-    assert shape(run(scheduler)) == [(0, 16)]
+    enqueue(scheduler, make_sequence(0, 39, tokens_max=40))
+    assert shape(run_step(scheduler)) == [(0, 16)]
 
 
 def test_no_more_than_sequences_max_run():
     scheduler = make_scheduler(sequences_max=2)
-    start(scheduler, *(make_sequence(arrival, 2) for arrival in range(3)))
-    assert [arrival for arrival, _ in shape(run(scheduler))] == [0, 1]
+    enqueue(scheduler, *(make_sequence(arrival, 2) for arrival in range(3)))
+    assert [arrival for arrival, _ in shape(run_step(scheduler))] == [0, 1]
     assert len(scheduler.waiting) == 1
 
 
 def test_the_victim_has_the_least_work_to_lose():
     scheduler = make_scheduler(blocks=6, tokens_per_step=32)
     old, young = make_sequence(0, 11, tokens_max=24), make_sequence(1, 8, tokens_max=24)
-    start(scheduler, old, young)
-    run(scheduler)  # 3 + 2 blocks
-    run(scheduler)  # the young one takes the last
-    assert run(scheduler).preempted == 1  # the old one needs its fourth
+    enqueue(scheduler, old, young)
+    run_step(scheduler)  # 3 + 2 blocks
+    run_step(scheduler)  # the young one takes the last
+    assert run_step(scheduler).preempted == 1  # the old one needs its fourth
     assert (old.status, young.status) == (Status.RUNNING, Status.WAITING)
-    assert (young.num_computed, young.table.count, len(young.tokens)) == (0, 0, 10)
+    assert (young.num_computed, young.table is NO_TABLE, len(young.tokens)) == (0, True, 10)
 
 
 def test_the_victim_is_of_the_least_urgent_tier_however_much_it_has_done():
     scheduler = make_scheduler(blocks=6, tokens_per_step=32)
     cheap, urgent = make_sequence(0, 16, tier=2, tokens_max=24), make_sequence(1, 7, tier=0, tokens_max=24)
-    start(scheduler, cheap, urgent)
-    run(scheduler)
+    enqueue(scheduler, cheap, urgent)
+    run_step(scheduler)
     while cheap.status is Status.RUNNING:
-        run(scheduler)
+        run_step(scheduler)
     assert urgent.status is Status.RUNNING
 
 
 def test_the_one_that_asks_may_be_the_victim():
     scheduler = make_scheduler(blocks=5, tokens_per_step=32)
     first, second = make_sequence(0, 12, tokens_max=20), make_sequence(1, 8, tokens_max=20)
-    start(scheduler, first, second)
-    run(scheduler)
+    enqueue(scheduler, first, second)
+    run_step(scheduler)
     second_before = second.num_computed
-    run(scheduler)
+    run_step(scheduler)
     assert second_before == 8
     assert second.status is Status.WAITING
     assert first.status is Status.RUNNING
@@ -144,41 +113,41 @@ def test_the_one_that_asks_may_be_the_victim():
 
 def test_nobody_is_admitted_in_a_step_that_preempted():
     scheduler = make_scheduler(blocks=6, tokens_per_step=32)
-    start(scheduler, make_sequence(0, 11, tier=1, tokens_max=24), make_sequence(1, 8, tier=1, tokens_max=24))
-    run(scheduler)
-    run(scheduler)
-    start(
+    enqueue(scheduler, make_sequence(0, 11, tier=1, tokens_max=24), make_sequence(1, 8, tier=1, tokens_max=24))
+    run_step(scheduler)
+    run_step(scheduler)
+    enqueue(
         scheduler, make_sequence(2, 1, tier=0, tokens_max=4)
     )  # the first to be admitted, into what the victim gives up
-    plan = run(scheduler)
+    plan = run_step(scheduler)
     assert plan.preempted == 1
     assert shape(plan) == [(0, 1)]
-    assert shape(run(scheduler)) == [(0, 1), (2, 1)]
+    assert shape(run_step(scheduler)) == [(0, 1), (2, 1)]
 
 
 def test_a_preempted_sequence_gets_its_place_and_its_tokens_back():
     scheduler = make_scheduler(blocks=6, tokens_per_step=32)
     first, second = make_sequence(0, 11, tokens_max=24), make_sequence(1, 8, tokens_max=24)
-    start(scheduler, first, second)
+    enqueue(scheduler, first, second)
     for _ in range(3):
-        run(scheduler)
-    start(scheduler, make_sequence(2, 1, tokens_max=4))
+        run_step(scheduler)
+    enqueue(scheduler, make_sequence(2, 1, tokens_max=4))
     scheduler.release(first)
-    assert shape(run(scheduler)) == [(2, 1), (1, 10)]  # prompt and output again, in one
+    assert shape(run_step(scheduler)) == [(1, 2), (2, 1)]  # its two full blocks were still cached
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2], ids=["waiting", "in its prompt", "decoding"])
 def test_release_frees_from_any_state_and_only_once(steps):
     scheduler = make_scheduler()
     sequence = make_sequence(0, 20)
-    start(scheduler, sequence)
+    enqueue(scheduler, sequence)
     for _ in range(steps):
-        run(scheduler)
+        run_step(scheduler)
     scheduler.release(sequence)
     scheduler.release(sequence)
     scheduler.check_integrity()
-    assert (len(scheduler.running), len(scheduler.waiting), sequence.table.count) == (0, 0, 0)
-    assert scheduler.schedule().entries == []
+    assert (len(scheduler.running), len(scheduler.waiting), sequence.table is NO_TABLE) == (0, 0, True)
+    assert scheduler.schedule().sequences() == []
 
 
 def test_a_sequence_that_could_outgrow_the_pool_is_a_bug_of_the_caller():
@@ -189,8 +158,8 @@ def test_a_sequence_that_could_outgrow_the_pool_is_a_bug_of_the_caller():
 def test_integrity_finds_a_waiting_sequence_with_blocks():
     scheduler = make_scheduler()
     sequence = make_sequence(0, 3)
-    start(scheduler, sequence)
-    sequence.table.extend([1])
+    enqueue(scheduler, sequence)
+    sequence.table = scheduler.tables.take()
     with pytest.raises(AssertionError, match="waiting"):
         scheduler.check_integrity()
 

@@ -1,0 +1,81 @@
+"""One step: who takes part in it, with how many tokens.
+
+Owns the arithmetic of the budget. Knows no blocks and no waiting sequences. Invariant: a step never has more tokens
+than its budget, and those that lack one token (decodes) come before everybody else.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import NamedTuple
+
+from worker.engine.sequence import Sequence, Status
+
+_by_rank = attrgetter("rank", "turn")
+
+
+class Chunk(NamedTuple):
+    sequence: Sequence
+    tokens: int  # of the gap, from `num_computed` on
+
+
+@dataclass(slots=True)
+class Schedule:
+    decodes: list[Sequence]  # one token each
+    chunks: list[Chunk]  # of prompts, or of what is computed again
+    admitted: list[Sequence]  # in this step, each with a share of it
+    preempted: int
+
+    def sequences(self) -> list[Sequence]:
+        return [*self.decodes, *(chunk.sequence for chunk in self.chunks)]
+
+    def drop_finished(self) -> None:
+        """Leave out those whose request has failed since."""
+        self.decodes = [sequence for sequence in self.decodes if sequence.status is Status.RUNNING]
+        self.chunks = [chunk for chunk in self.chunks if chunk.sequence.status is Status.RUNNING]
+
+
+class Draft:
+    """A step as it takes shape, from the sequences that run."""
+
+    def __init__(self, budget: int, running: Iterable[Sequence]) -> None:
+        self._budget = budget
+        self._decodes: list[Sequence] = []
+        self._others: list[Sequence] = []
+        self._wanted = Counter[int]()  # tokens that the others lack, by rank
+        self.admitted: list[Sequence] = []
+        for sequence in running:
+            self._take(sequence)
+
+    def left(self, rank: int) -> int:
+        """Tokens for one more sequence of this rank, after the decodes and all others that are not less urgent."""
+        wanted = sum(tokens for other, tokens in self._wanted.items() if other <= rank)
+        return self._budget - len(self._decodes) - wanted
+
+    def admit(self, sequence: Sequence) -> None:
+        self.admitted.append(sequence)
+        self._take(sequence)
+
+    def finish(self, preempted: int) -> Schedule:
+        """The step, without those that were preempted meanwhile."""
+        if preempted:
+            self._decodes = [sequence for sequence in self._decodes if sequence.status is Status.RUNNING]
+            self._others = [sequence for sequence in self._others if sequence.status is Status.RUNNING]
+        left = self._budget - len(self._decodes)
+        assert left >= 0, "the budget is below the number of sequences"
+        chunks: list[Chunk] = []
+        for sequence in sorted(self._others, key=_by_rank):
+            tokens = min(sequence.gap, left)
+            if tokens == 0:
+                break
+            chunks.append(Chunk(sequence, tokens))
+            left -= tokens
+        return Schedule(self._decodes, chunks, self.admitted, preempted)
+
+    def _take(self, sequence: Sequence) -> None:
+        if sequence.decodes:
+            self._decodes.append(sequence)
+        else:
+            self._others.append(sequence)
+            self._wanted[sequence.rank] += sequence.gap
