@@ -7,6 +7,7 @@ The calls are made by hand rather than through nats-py's manager: a claim is thr
 """
 
 import contextlib
+from datetime import UTC, datetime
 from typing import Final, Literal, TypeVar
 
 import msgspec
@@ -63,9 +64,13 @@ class StreamLimits(msgspec.Struct, frozen=True):
     max_bytes: int = -1
 
 
+LONG_AGO: Final = datetime.fromtimestamp(0, UTC)
+
+
 class StreamInfo(msgspec.Struct, frozen=True):
     state: StreamState = StreamState()
     config: StreamLimits = StreamLimits()
+    ts: datetime = LONG_AGO  # the server's clock
     error: ApiError | None = None
 
 
@@ -79,6 +84,14 @@ class Queued(msgspec.Struct, frozen=True):
 
     seq: int
     data: bytes
+    since: datetime  # by the server's clock
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """What waits in one queue."""
+
+    jobs: dict[str, int]  # by subject, which is one per tenant
+    at: datetime  # by the server's clock
 
 
 Reply = TypeVar("Reply", Ack, StreamInfo, Done)
@@ -159,11 +172,11 @@ class JobQueue:
             raise QueueRefused(tenant_full="per subject" in ack.error.description)
         raise BusUnavailable(ack.error.description)
 
-    async def waiting(self, pool: str, tier: int) -> dict[str, int]:
-        """How many jobs wait, by subject (one per tenant). Raises QueueMissing, BusUnavailable."""
+    async def waiting(self, pool: str, tier: int) -> Waiting:
+        """Raises QueueMissing, BusUnavailable."""
         name = subjects.jobs_stream_name(pool, tier)
         info = await stream_info(self._bus, name, subjects.job_filter(pool, tier))
-        return info.state.subjects
+        return Waiting(jobs=info.state.subjects, at=info.ts)
 
     async def oldest(self, pool: str, tier: int, subject: str, *, from_seq: int = 1) -> Queued | None:
         """The first waiting job on `subject` at or after `from_seq`, left where it is."""
@@ -172,7 +185,8 @@ class JobQueue:
         headers = message.headers or {}
         if "Nats-Sequence" not in headers:
             return None
-        return Queued(seq=int(headers["Nats-Sequence"]), data=message.data)
+        since = datetime.fromisoformat(headers["Nats-Time-Stamp"])
+        return Queued(seq=int(headers["Nats-Sequence"]), data=message.data, since=since)
 
     async def take(self, pool: str, tier: int, seq: int) -> Taken:
         """Remove the job. Exactly one caller ever gets `taken`; `doubtful` is a delete whose reply was lost and whose

@@ -47,6 +47,11 @@ def job_filter(pool: str, tier: int) -> str:
     return f"forebay.v1.job.{token(pool)}.{tier}.*"
 
 
+def tenant_of(job_subject: str) -> str:
+    """Whose jobs lie on a subject of `job_subject`."""
+    return job_subject.rpartition(".")[2]
+
+
 def of_tier(counts: dict[str, int], pool: str, tier: int) -> dict[str, int]:
     """Those of `counts`, by job subject, that are of one queue."""
     prefix = job_filter(pool, tier).removesuffix("*")

@@ -164,6 +164,7 @@ class WorkerBeat(Message, frozen=True):
     blocks_free: int
     blocks_total: int
     step_age_ms: int  # since the engine last finished a step while it had work; 0 when idle
+    healthy: bool = True  # False: its engine hangs in a step, and what it holds is lost
 
 
 class GatewayBeat(Message, frozen=True):
@@ -192,6 +193,7 @@ class UsageEvent(Message, frozen=True):
     total_ms: int
     worker: str
     gateway: str
+    preemptions: int = 0  # how often its sequences gave way to others and were computed again
 
 
 class ModelCard(Message, frozen=True):

@@ -18,7 +18,9 @@ from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
 from worker.engine.fake_runner import FakeRunner
 from worker.engine.runner import Runner
+from worker.engine.service import Service
 from worker.errors import CannotStart
+from worker.link.limits import LinkLimits
 from worker.link.link import Link
 from worker.metrics import WorkerMetrics
 from worker.models.card import Card, demo_model_path, read_card
@@ -41,13 +43,21 @@ def run(settings: WorkerSettings) -> None:
     metrics = WorkerMetrics()
     links: list[Link] = []
 
+    def not_live() -> str | None:
+        return None if not links or links[0].healthy else f"a step has taken over {settings.step_s_max:g} s"
+
     def not_ready() -> str | None:
         if not links:
             return "the model is being loaded"
-        return None if links[0].ready else "no NATS, no engine, or draining"
+        return not_live() or (None if links[0].ready else "no NATS, no engine, or draining")
 
     try:
-        with serving(settings.metrics_host, settings.metrics_port, metrics=metrics.render, not_ready=not_ready):
+        with serving(
+            settings.metrics_host,
+            settings.metrics_port,
+            metrics=metrics.render,
+            health={"/healthz/live": not_live, "/healthz/ready": not_ready},
+        ):
             card, runner = load(settings)
             try:
                 links.append(connect(settings, worker, card, runner))
@@ -83,7 +93,8 @@ def connect(settings: WorkerSettings, worker: str, card: Card, runner: Runner) -
         )
     except ValueError as error:
         raise CannotStart(str(error)) from error
-    engine = Engine(runner, card.vocabulary, config)
+    service = Service()
+    engine = Engine(runner, card.vocabulary, config, service)
     return Link(
         nats_url=settings.nats_url.reveal(),
         worker=worker,
@@ -92,6 +103,8 @@ def connect(settings: WorkerSettings, worker: str, card: Card, runner: Runner) -
         config=config,
         card=_card_on_wire(card, settings, engine.tokens_max),
         tiers=settings.tier_numbers(),
+        service=service,
+        limits=LinkLimits(step_s_max=settings.step_s_max),
     )
 
 

@@ -1,4 +1,4 @@
-"""The worker's Prometheus metrics. Reads what others count; owns only the step histogram.
+"""The worker's Prometheus metrics. Reads what others count; owns only the histograms.
 
 `forebay_kv_blocks_total` are the usable blocks, without the null block; `forebay_kv_blocks_free` those that no sequence
 holds.
@@ -14,6 +14,8 @@ from worker.link.link import Link
 
 STEP_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
 
+PREEMPTION_BUCKETS = (0, 1, 2, 4, 8, 16)
+
 
 class WorkerMetrics(Collector):
     """Empty until `watch` has been called."""
@@ -27,11 +29,18 @@ class WorkerMetrics(Collector):
             buckets=STEP_BUCKETS_S,
             registry=self._registry,
         )
+        self._preemptions = Histogram(
+            "forebay_request_preemptions",
+            "How often the sequences of a request gave way; more than a few say that too much is let in.",
+            buckets=PREEMPTION_BUCKETS,
+            registry=self._registry,
+        )
         self._link: Link | None = None
 
     def watch(self, link: Link) -> None:
         self._link = link
         link.custody.on_step = self._steps.observe
+        link.custody.on_bill = lambda event: self._preemptions.observe(event.preemptions)
 
     def render(self) -> bytes:
         """The text exposition format."""
@@ -46,9 +55,22 @@ class WorkerMetrics(Collector):
         yield _gauge("kv_blocks_free", "Blocks that no sequence holds.", stats.blocks_free)
         yield _gauge("sequences_running", "Sequences in the batch.", stats.running)
         yield _gauge("sequences_waiting", "Sequences inside that wait for room.", stats.waiting)
+        yield _gauge(
+            "engine_step_age_seconds", "Time that the present step has taken.", link.custody.thread.step_age_s()
+        )
+        yield _gauge("engine_healthy", "0 while the engine hangs in a step.", link.healthy)
         yield _gauge("attempts_held", "Attempts claimed whose end has not been sent.", len(link.custody.holdings))
         yield _gauge("usage_events_pending", "Bills not yet acknowledged.", link.usage.pending)
         yield _counter("preemptions", "Sequences that gave way and were computed again.", stats.preemptions_total)
+        yield _gauge(
+            "kv_blocks_cached", "Free blocks whose contents the prefix cache can still use.", stats.cached_blocks
+        )
+        yield _counter(
+            "prefix_query_tokens",
+            "Tokens looked up in the prefix cache at admission.",
+            stats.prefix_queries_tokens_total,
+        )
+        yield _counter("prefix_hit_tokens", "Those of them that were found.", stats.prefix_hits_tokens_total)
         yield _counter("prompt_tokens", "Prompt tokens of started requests.", stats.prompt_tokens_total)
         yield _counter("generated_tokens", "Tokens sampled.", stats.generated_tokens_total)
         yield _counter(

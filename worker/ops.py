@@ -1,11 +1,13 @@
 """The worker's own HTTP port: `/metrics`, `/healthz/live`, `/healthz/ready`. For operators, never for clients.
 
-In a thread of its own, from before the model is loaded: a worker that loads is alive and not ready.
+In a thread of its own, from before the model is loaded: a worker that loads is alive and not ready, and one whose event
+loop or engine hangs can still say so.
 """
 
 import contextlib
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from worker.errors import CannotStart
@@ -32,15 +34,17 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def serving(
-    host: str, port: int, *, metrics: Callable[[], bytes], not_ready: Callable[[], str | None]
+    host: str, port: int, *, metrics: Callable[[], bytes], health: Mapping[str, Callable[[], str | None]]
 ) -> Generator[int]:
-    """Serve while entered; yields the port. `not_ready` gives the reason. Raises CannotStart if the port is taken."""
+    """Serve while entered; yields the port. `health` gives, by path, what is wrong. Raises CannotStart if the port is
+    taken.
+    """
 
-    def ready() -> tuple[int, bytes]:
-        reason = not_ready()
-        return (200, b"ready\n") if reason is None else (503, f"{reason}\n".encode())
+    def answer(wrong: Callable[[], str | None]) -> tuple[int, bytes]:
+        reason = wrong()
+        return (200, b"ok\n") if reason is None else (503, f"{reason}\n".encode())
 
-    pages = {"/metrics": lambda: (200, metrics()), "/healthz/live": lambda: (200, b"live\n"), "/healthz/ready": ready}
+    pages = {"/metrics": lambda: (200, metrics()), **{path: partial(answer, wrong) for path, wrong in health.items()}}
     handler = type("Handler", (_Handler,), {"pages": pages})
     try:
         server = ThreadingHTTPServer((host, port), handler)

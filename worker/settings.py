@@ -31,6 +31,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     sequences_max: int = 256
     tokens_per_step: int = 512
 
+    step_s_max: float = 60.0
+    """Seconds. An engine whose step takes longer hangs: health goes red, and what the worker holds is lost. To be above
+    the longest step that is in order: a whole budget of prompt tokens on a slow processor."""
+
     threads: int | None = None
     """That compute; without a number, one per core."""
 
@@ -48,6 +52,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("tiers names no tier")
         if min(self.kv_bytes, self.block_size, self.sequences_max, self.tokens_per_step) < 1:
             raise ValueError("kv_bytes, block_size, sequences_max and tokens_per_step must be positive")
+        if not self.step_s_max > 0:
+            raise ValueError("step_s_max must be positive")
 
     def tier_numbers(self) -> tuple[int, ...]:
         """Raises ValueError."""

@@ -74,7 +74,9 @@ class Admission:
         raise ModelNotFound(f"The model {_shown(name)} does not exist or you have no access to it.", param="model")
 
     def _output(self, principal: Principal, model: ServedModel, generation: Generation, prompt_tokens: int) -> int:
-        """How many tokens each choice may have. Raises ContextTooLong."""
+        """How many tokens each choice may have: what was asked for, cut to the room that the prompt leaves. Raises
+        ContextTooLong for a prompt that leaves none, and for more than any prompt would leave.
+        """
         limit = model.encoder.context_max
         if principal.context_max is not None:
             limit = min(limit, principal.context_max)
@@ -84,13 +86,12 @@ class Admission:
                 f"The context limit is {limit} tokens, and the prompt alone has {prompt_tokens}.",
                 param=generation.prompt_param,
             )
-        if asked is not None and prompt_tokens + asked > limit:
+        if asked is not None and asked > limit:
             raise ContextTooLong(
-                f"The context limit is {limit} tokens, but {prompt_tokens + asked} were requested: {prompt_tokens} in "
-                f"the prompt and {asked} for the output.",
+                f"The context limit is {limit} tokens, but {asked} were requested for the output alone.",
                 param=generation.max_tokens_param,
             )
-        return min(self._default_output, limit - prompt_tokens) if asked is None else asked
+        return min(self._default_output if asked is None else asked, limit - prompt_tokens)
 
     async def _reserve(
         self, principal: Principal, request_id: uuid.UUID, prompts: list[list[int]], n: int, max_tokens: int
@@ -162,7 +163,9 @@ def _check_bias(generation: Generation, vocab_size: int) -> None:
 
 
 def _cache_salt(tenant_id: uuid.UUID) -> bytes:
-    """Tenants never share cached blocks, so that none can time what another has sent. The same on every gateway."""
+    """Tenants never share cached blocks, so that none can time what another has sent. The same on every gateway, and no
+    secret: see docs/adr/0007.
+    """
     return hmac.digest(CACHE_SALT_LABEL, tenant_id.bytes, hashlib.sha256)[:16]
 
 

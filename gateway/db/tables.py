@@ -99,4 +99,5 @@ usage_events: Final = Table(
     Column("cost_micro", BigInteger),
     Column("worker", Text, nullable=False),
     Column("gateway", Text, nullable=False),
+    Column("preemptions", Integer, nullable=False),
 )

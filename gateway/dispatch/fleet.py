@@ -1,6 +1,7 @@
 """The fleet as its beats show it: which workers live, which models they serve, and the models' cards.
 
-Owns the last beat of each worker and the cards by digest. Knows no request. Fetching a card is somebody else's work:
+Owns the last beat of each worker and the cards by digest. Knows no request. A worker is lost while it is silent, and
+while it says that its engine hangs. Fetching a card is somebody else's work:
 `missing` names those that are wanted, `put_card` brings them. Invariant: a model is listed only while a worker that
 beats is ready to take work for it, and only once its card is here.
 """
@@ -53,7 +54,7 @@ class FleetView:
         return None if info is None else self._cards.get(info.digest)
 
     def workers(self) -> list[wire.WorkerBeat]:
-        """The last beat of every worker that is not silent."""
+        """The last beat of every worker that is not lost."""
         return [beat for worker, beat in self._beats.items() if worker not in self._lost]
 
     def serves(self, digest: str) -> bool:
@@ -69,19 +70,21 @@ class FleetView:
     def on_beat(self, beat: wire.WorkerBeat, now: float) -> None:
         self.silence.heard(beat.worker, now)
         self._beats[beat.worker] = beat
-        self._lost.discard(beat.worker)
+        if beat.healthy:
+            self._lost.discard(beat.worker)
 
     def put_card(self, digest: str, card: wire.ModelCard) -> None:
         self._cards[digest] = card
 
-    def newly_silent(self, now: float) -> list[str]:
-        """Workers that have fallen silent since the last call. They are lost until they beat again."""
-        silent = [worker for worker in self.silence.silent(now) if worker not in self._lost]
-        self._lost.update(silent)
+    def newly_lost(self, now: float) -> list[str]:
+        """Workers that were lost since the last call. They stay so until they beat again and are healthy."""
+        hanging = [worker for worker, beat in self._beats.items() if not beat.healthy]
+        lost = [worker for worker in dict.fromkeys([*self.silence.silent(now), *hanging]) if worker not in self._lost]
+        self._lost.update(lost)
         for worker in list(self._lost):
             if self.silence.silent_s(worker, now) > FORGET_S:
                 self._forget(worker)
-        return silent
+        return lost
 
     def _ready(self) -> list[wire.WorkerBeat]:
         return [beat for beat in self.workers() if beat.ready and not beat.draining and beat.card in self._cards]

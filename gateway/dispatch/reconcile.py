@@ -1,4 +1,4 @@
-"""Finds out what the messages did not say: silent workers, a NATS outage, jobs that a restarted server forgot.
+"""Finds out what the messages did not say: lost workers, a NATS outage, jobs that a restarted server forgot.
 
 Owns the two loops that look, and no state of its own. What it concludes, `Endings` carries out.
 """
@@ -52,9 +52,9 @@ class Reconciler:
         while True:
             await asyncio.sleep(self._limits.beat_s)
             now = self._clock.monotonic()
-            for worker in self._fleet.newly_silent(now):
+            for worker in self._fleet.newly_lost(now):
                 attempts = self._inbox.of_worker(worker)
-                self._log.warning("worker.silent", worker=worker, attempts=len(attempts))
+                self._log.warning("worker.lost", worker=worker, attempts=len(attempts))
                 for attempt in attempts:
                     self._endings.lost(attempt)
                 self._doubts.set()  # it may have claimed jobs that it never accepted

@@ -10,6 +10,7 @@ from shared import wire
 from shared.ids import uuid7_wall_s
 
 SMALLINT_MAX: Final = 2**15 - 1
+INTEGER_MAX: Final = 2**31 - 1
 BIGINT_MAX: Final = 2**63 - 1
 TEXT_CHARS_MAX: Final = 200
 
@@ -34,6 +35,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     total_ms: int
     worker: str
     gateway: str
+    preemptions: int
 
 
 def parse(payload: bytes) -> Row:
@@ -60,6 +62,7 @@ def parse(payload: bytes) -> Row:
         total_ms=_integer("total_ms", event.total_ms, BIGINT_MAX),
         worker=_text("worker", event.worker),
         gateway=_text("gateway", event.gateway),
+        preemptions=_integer("preemptions", event.preemptions, INTEGER_MAX),
     )
 
 

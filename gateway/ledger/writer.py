@@ -35,6 +35,7 @@ _TYPES: Final = {
     "total_ms": "bigint",
     "worker": "text",
     "gateway": "text",
+    "preemptions": "integer",
 }
 _COLUMNS: Final = ", ".join(Row.__struct_fields__)
 _ARRAYS: Final = ", ".join(f"${place}::{_TYPES[name]}[]" for place, name in enumerate(Row.__struct_fields__, 1))

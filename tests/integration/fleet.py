@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import nats
 
@@ -17,6 +18,7 @@ from shared.bus import BusUnavailable
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
 from worker.engine.fake_runner import FakeRunner
+from worker.engine.service import Service
 from worker.engine.vocabulary import TokenTable
 from worker.link.limits import LinkLimits
 from worker.link.link import Link
@@ -44,12 +46,27 @@ def card(name: str = "toy", pool: str = "default") -> wire.ModelCard:
 TOY = card()
 
 
-def toy_engine(*, step_us: int = 2_000, blocks: int = 512, sequences_max: int = 64) -> tuple[Engine, EngineConfig]:
+def toy_engine(
+    *,
+    step_us: int = 2_000,
+    blocks: int = 512,
+    sequences_max: int = 64,
+    oracle: bool = False,
+    sleep: Callable[[float], None] = time.sleep,
+    service: Service | None = None,
+) -> tuple[Engine, EngineConfig]:
     runner = FakeRunner(
-        vocab_size=64, blocks_total=blocks, block_size=16, context_length=CONTEXT, ids=range(1, 64), step_us=step_us
+        vocab_size=64,
+        blocks_total=blocks,
+        block_size=16,
+        context_length=CONTEXT,
+        ids=range(1, 64),
+        step_us=step_us,
+        oracle=oracle,
+        sleep=sleep,
     )
     config = EngineConfig(block_size=16, context_length=CONTEXT, sequences_max=sequences_max)
-    return Engine(runner, VOCAB, config), config
+    return Engine(runner, VOCAB, config, service), config
 
 
 @dataclass
@@ -83,9 +100,16 @@ class Fleet:
     workers: list[Worker] = field(default_factory=list)
 
     def start(
-        self, *, card: wire.ModelCard = TOY, drain_s: float = 5.0, tiers: tuple[int, ...] = (0, 1, 2), **engine: int
+        self,
+        *,
+        card: wire.ModelCard = TOY,
+        drain_s: float = 5.0,
+        tiers: tuple[int, ...] = (0, 1, 2),
+        floor_share: float = 0.05,
+        **engine: Any,
     ) -> Worker:
-        toy, config = toy_engine(**engine)
+        service = Service(floor_share=floor_share)
+        toy, config = toy_engine(**engine, service=service)
         stop = asyncio.Event()
         link = Link(
             nats_url=self.url,
@@ -95,6 +119,7 @@ class Fleet:
             config=config,
             card=card,
             tiers=tiers,
+            service=service,
             limits=self.limits,
         )
         worker = Worker(link, stop, asyncio.create_task(link.run(stop, drain_s=drain_s)))
@@ -158,7 +183,7 @@ def job(
         prompts=(wire.pack_ids(list(range(1, prompt + 1)) if prompt < 64 else [1] * prompt),),
         n=n,
         sampling=wire.Sampling(max_tokens=max_tokens, **sampling),
-        cache_salt=b"",
+        cache_salt=tenant.encode(),
         wait_ms=5_000,
         run_ms=60_000,
     )

@@ -64,7 +64,7 @@ async def test_publishing_again_after_a_lost_answer_stores_nothing_twice(nats_se
         await queue.ensure("default", 0)
         first = await publish(queue, "tenant", 1)
         assert await publish(queue, "tenant", 1) == first
-        assert await queue.waiting("default", 0) == {subjects.job_subject("default", 0, "tenant"): 1}
+        assert (await queue.waiting("default", 0)).jobs == {subjects.job_subject("default", 0, "tenant"): 1}
 
 
 async def test_looking_counts_by_tenant_and_reads_the_oldest(nats_server: services.NatsServer) -> None:
@@ -75,7 +75,7 @@ async def test_looking_counts_by_tenant_and_reads_the_oldest(nats_server: servic
         for number, tenant in enumerate(["one", "two", "one", "two", "one"]):
             await publish(queue, tenant, number, f"{tenant} {number}".encode())
         one, two = subjects.job_subject("default", 0, "one"), subjects.job_subject("default", 0, "two")
-        assert await queue.waiting("default", 0) == {one: 3, two: 2}
+        assert (await queue.waiting("default", 0)).jobs == {one: 3, two: 2}
         oldest = await queue.oldest("default", 0, two)
         assert oldest is not None
         assert oldest.data == b"two 1"

@@ -72,13 +72,14 @@ async def reserve(pool: asyncpg.Pool, request: uuid.UUID, tokens: int) -> None:
 
 class TestWriter:
     async def test_an_event_becomes_a_row_in_the_partition_of_its_request(self, pool: asyncpg.Pool) -> None:
-        one = event()
+        one = event(cached_tokens=5, preemptions=3)
         await Writer(pool).write([wire.encode(one)])
         row = await pool.fetchrow("SELECT *, tableoid::regclass::text AS partition FROM usage_events")
         occurred = dt.datetime.fromtimestamp(uuid7_wall_s(uuid.UUID(one.request)), dt.UTC)
         assert row["partition"] == f"usage_events_{occurred:%Y%m%d}"
         assert row["occurred_at"] == occurred
-        named = ("attempt", "final", "tier", "prompt_tokens", "completion_tokens", "finish", "ttft_ms", "worker")
+        named = ("attempt", "final", "tier", "prompt_tokens", "cached_tokens", "completion_tokens", "preemptions")
+        named += ("finish", "ttft_ms", "worker")
         assert [row[name] for name in named] == [getattr(one, name) for name in named]
         assert (str(row["tenant_id"]), str(row["api_key_id"]), str(row["model_id"])) == (one.tenant, one.key, one.model)
 

@@ -70,8 +70,8 @@ async def test_it_serves_reports_and_drains(nats_server: services.NatsServer, wo
         assert info.name == MODEL
         assert model is not None
         assert model.request_tokens_max == model.context_length == 8192
-        assert await asyncio.to_thread(worker.get, "/healthz/ready") == (200, "ready\n")
-        assert await asyncio.to_thread(worker.get, "/healthz/live") == (200, "live\n")
+        assert await asyncio.to_thread(worker.get, "/healthz/ready") == (200, "ok\n")
+        assert await asyncio.to_thread(worker.get, "/healthz/live") == (200, "ok\n")
         assert (await asyncio.to_thread(worker.get, "/nothing"))[0] == 404
         async with opened(dispatcher, job(dispatcher, model=MODEL, max_tokens=200)) as stream:
             await anext(stream)
@@ -136,6 +136,23 @@ async def test_a_frozen_process_that_wakes_up_stops_working_for_nobody(
         await _ask(dispatcher, job(dispatcher, model=MODEL))
         events = await usage(nats_server.url, expected=2)
         assert sorted(event.finish for event in events) == ["length", "lost"]
+
+
+async def test_a_process_whose_engine_hangs_says_so_and_still_leaves_when_told(
+    nats_server: services.NatsServer,
+) -> None:
+    settings = {"FAKE_STEP_US": 10**9, "STEP_S_MAX": 0.5, "DRAIN_S": 0}
+    async with gateway(nats_server.url) as dispatcher:
+        with contextlib.closing(WorkerProcess(nats_server.url, **settings)) as worker:
+            await until(dispatcher.fleet.models, 60)
+            with pytest.raises(WorkerLost):
+                await _ask(dispatcher, job(dispatcher, model=MODEL))
+            for path in ("/healthz/live", "/healthz/ready"):
+                assert await asyncio.to_thread(worker.get, path) == (503, "a step has taken over 0.5 s\n")
+            assert await asyncio.to_thread(worker.metric, "forebay_engine_healthy") == 0
+            assert await asyncio.to_thread(worker.metric, "forebay_engine_step_age_seconds") > 0.5
+            worker.process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(worker.process.wait, 30) == 0
 
 
 @pytest.mark.parametrize(

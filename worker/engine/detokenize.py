@@ -4,8 +4,9 @@ Owns one choice's half characters and possible stop strings. Invariant: the conc
 concatenated input only, not on how it was cut into tokens, and is what one decode of the whole would give, cut before
 the stop string that is complete first.
 
-Half a character waits for its other half. Of the text, exactly the longest end that may still become a stop string
-waits; it comes out as soon as it cannot, or when the choice finishes.
+Half a character waits for its other half; bytes that can become no character are shown as U+FFFD, one for each maximal
+part of a character (Unicode's recommended practice, and what Python's and Rust's decoders do). Of the text, exactly the
+longest end that may still become a stop string waits; it comes out as soon as it cannot, or when the choice finishes.
 """
 
 import codecs
@@ -40,12 +41,13 @@ def compile_stop(text: str) -> StopPattern:
 
 
 class Detokenizer:
-    """The text of one choice."""
+    """The text of one choice. With `skip_space` one space at its very start is not shown."""
 
-    __slots__ = ("_bytes", "_held", "_matched", "_stops")
+    __slots__ = ("_bytes", "_held", "_matched", "_skip_space", "_stops")
 
-    def __init__(self, stops: tuple[StopPattern, ...] = ()) -> None:
+    def __init__(self, stops: tuple[StopPattern, ...] = (), *, skip_space: bool = False) -> None:
         self._bytes = b""  # of a character that is not whole
+        self._skip_space = skip_space
         self._stops = stops
         self._matched = [0] * len(stops)
         self._held = ""
@@ -55,6 +57,9 @@ class Detokenizer:
         data = self._bytes + data
         text, used = codecs.utf_8_decode(data, "replace", False)
         self._bytes = data[used:]
+        if self._skip_space and text:
+            self._skip_space = False
+            text = text.removeprefix(" ")
         return self._match(text) if self._stops else (text, False)
 
     def finish(self) -> str:

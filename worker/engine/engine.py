@@ -9,6 +9,7 @@ requests that were in it. All others go on. Nothing that such a request has comp
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from operator import attrgetter
 
 from worker.engine.batch import Batch, Sampled, TokenLogprobs
@@ -163,11 +164,15 @@ class Engine:
                     tokens_max=tokens_max,
                     sampling=request.sampling,
                     chain=Chain(start, self._config.block_size),
-                    text=Detokenizer(stops),
+                    text=Detokenizer(stops, skip_space=self._starts_text(prompt)),
                 )
             )
             self._arrivals += 1
         return sequences
+
+    def _starts_text(self, prompt: Iterable[int]) -> bool:
+        """Whether a space in front of the output is the tokenizer's own: nothing visible stands before it."""
+        return self._vocabulary.skips_first_space and not any(map(self._vocabulary.token_bytes, prompt))
 
     def _note_started(self, admitted: list[Sequence]) -> None:
         for sequence in admitted:
@@ -214,7 +219,12 @@ class Engine:
         for row, (sequence, token) in enumerate(zip(sequences, sampled.ids, strict=True)):
             if sequence.status is Status.FINISHED:
                 continue  # its request has failed
-            chunk = self._accept(sequence, token, sampled.logprobs[row])
+            try:
+                chunk = self._accept(sequence, token, sampled.logprobs[row])
+            except Exception as error:  # noqa: BLE001 - it ends this request alone
+                result.failure = error
+                self._fail(sequence.request, "The engine failed while it processed this request.", result)
+                continue
             result.chunks.append(chunk)
             if chunk.finish is not None:
                 self._finish(sequence, result)

@@ -59,7 +59,7 @@ class StepResult:
     tokens: int = 0  # run through the model in this step
     sequences: int = 0
     preemptions: int = 0
-    failure: Exception | None = None  # what the runner raised: every request of the step is in `done`
+    failure: Exception | None = None  # what was raised: the requests that it ended are in `done`
 
 
 @dataclass(slots=True, frozen=True)

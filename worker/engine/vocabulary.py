@@ -13,6 +13,13 @@ class Vocabulary(Protocol):
         """Every one of them ends a text."""
         ...
 
+    @property
+    def skips_first_space(self) -> bool:
+        """One space at the very start of a text is the tokenizer's own and not shown, as SentencePiece has it. An
+        output that continues visible text is not at the start.
+        """
+        ...
+
     def token_bytes(self, token: int, /) -> bytes:
         """The token's part of the UTF-8 text, perhaps half a character; `b""` for a special token."""
         ...
@@ -24,6 +31,7 @@ class TokenTable:
 
     tokens: tuple[bytes, ...]
     eos_ids: frozenset[int]
+    skips_first_space: bool = False
 
     @property
     def vocab_size(self) -> int:

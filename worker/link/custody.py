@@ -2,11 +2,12 @@
 
 Owns the way between the engine's reports and what is sent. Knows no subject and no queue. Invariant: every attempt that
 was claimed ends with one `End`, sent after its usage event is durable (or has been tried for long enough); one that was
-cancelled as a duplicate has no usage event.
+cancelled as a duplicate has no usage event. What goes wrong with one request ends that request and no other.
 """
 
 import asyncio
 from collections.abc import Callable
+from typing import TypeVarTuple
 
 from shared import log, wire
 from shared.clock import Clock
@@ -15,14 +16,17 @@ from shared.usage import UsagePublisher
 from worker.engine.engine import Engine
 from worker.engine.errors import DoesNotFit, EngineError, InvalidRequest
 from worker.engine.request import EngineRequest, SamplingParams
-from worker.engine.results import EngineStats, StepResult
+from worker.engine.results import ChoiceChunk, EngineStats, StepResult
 from worker.link.engine_thread import EngineThread, Report
-from worker.link.held import NOTHING, Ending, HeldAttempt, Holdings, key_of
+from worker.link.held import NOTHING, Ending, Failure, HeldAttempt, Holdings, key_of
 from worker.link.limits import LinkLimits
 from worker.link.outbox import Outbox
 from worker.link.room import Room
 
-SHUTDOWN_MESSAGE = "The worker is shutting down."
+Ts = TypeVarTuple("Ts")
+
+LEAVING = Failure("shutdown", "The worker is shutting down.")
+FAULT = Failure("engine_error", "The worker failed while it processed this request.")
 
 
 class Custody:
@@ -58,6 +62,7 @@ class Custody:
         self.thread = EngineThread(engine, self.on_report, reports_max=limits.reports_max)
         self.wasted_tokens_total = 0
         self.on_step: Callable[[float], None] = lambda _: None
+        self.on_bill: Callable[[wire.UsageEvent], None] = lambda _: None
 
     # -- in
 
@@ -70,17 +75,11 @@ class Custody:
         self._outbox.add(job.gateway, wire.Accepted(request=job.request, attempt=job.attempt))
         try:
             request = _engine_request(held.key, job)
-            longest = max(len(prompt) for prompt in request.prompts)
-            if longest >= self._tokens_max:
-                # Found here rather than by the engine, so that the refusal goes out with the acceptance and can
-                # still become an HTTP status.
-                raise DoesNotFit(
-                    f"The prompt has {longest} tokens; the worker holds {self._tokens_max}, prompt and output together."
-                )
-        except (EngineError, ValueError) as error:
+            _check_fits(request, self._tokens_max)
+        except Exception as error:  # noqa: BLE001 - see the module's docstring
             self._refuse(held, error)
             return
-        self._room.promise(held.key, self._room.need(job))
+        self._room.promise(held.key, job)
         self.thread.add(request)
 
     def cancel(self, cancel: wire.Cancel) -> None:
@@ -97,7 +96,8 @@ class Custody:
     def abort_all(self) -> None:
         """This worker is leaving and can wait no longer."""
         for held in self.holdings.all():
-            held.cut_off = held.cancelled is None
+            if held.cancelled is None:
+                held.failure = held.failure or LEAVING
             self._abort(held, "shutdown")
 
     def abort_overdue(self) -> None:
@@ -128,13 +128,9 @@ class Custody:
         self.stats = report.stats
         self._room.reported(report.stats, [*report.added, *(key for key, _ in report.refused)])
         for key, error in report.refused:
-            held = self.holdings.get(key)
-            if held is not None:
-                self._refuse(held, error)
+            self._guarded(key, self._refuse, error)
         for key, totals in report.aborted:
-            held = self.holdings.get(key)
-            if held is not None:
-                self._end(held, Ending("cancelled", totals))
+            self._guarded(key, self._end, Ending("cancelled", totals))
         if report.step is not None:
             self.on_step(report.step_s)
             self._on_step(report.step, now)
@@ -144,25 +140,46 @@ class Custody:
         if step.failure is not None:
             self._log.error("step.failed", exc_info=step.failure)
         for chunk in step.chunks:
-            held = self.holdings.get(chunk.request)
-            if held is not None and held.cancelled is None and not held.ending:
-                self._outbox.add(held.job.gateway, held.chunk(chunk, now))
+            self._guarded(chunk.request, self._send_chunk, chunk, now)
         for done in step.done:
-            held = self.holdings.get(done.request)
-            if held is not None:
-                outcome: wire.Outcome = "finished" if done.error is None else "error"
-                self._end(held, Ending(outcome, done.totals, done.error, done.message))
+            outcome: wire.Outcome = "finished" if done.error is None else "error"
+            self._guarded(done.request, self._end, Ending(outcome, done.totals, done.error, done.message))
+
+    def _guarded(self, key: str, work: Callable[[HeldAttempt, *Ts], None], *args: *Ts) -> None:
+        """Do `work` for the attempt, if it is still held, so that it harms nobody else."""
+        held = self.holdings.get(key)
+        if held is None:
+            return
+        try:
+            work(held, *args)
+        except Exception as error:  # noqa: BLE001 - see the module's docstring
+            self._log.error("request.failed", request=held.job.request, exc_info=error)
+            if held.ending:
+                self._let_go(held)  # not even its end can be told: that the next roll leaves it out tells
+            else:
+                held.failure = FAULT
+                self.thread.abort(key)
+
+    def _send_chunk(self, held: HeldAttempt, chunk: ChoiceChunk, now: float) -> None:
+        if held.cancelled is None and held.failure is None and not held.ending:
+            self._outbox.add(held.job.gateway, held.chunk(chunk, now))
 
     def _refuse(self, held: HeldAttempt, error: Exception) -> None:
-        code = "does_not_fit" if isinstance(error, DoesNotFit) else "invalid_request"
-        self._end(held, Ending("error", NOTHING, code, str(error)))
+        if isinstance(error, DoesNotFit):
+            failure = Failure("does_not_fit", str(error))
+        elif isinstance(error, (EngineError, ValueError)):
+            failure = Failure("invalid_request", str(error))
+        else:
+            self._log.error("request.failed", request=held.job.request, exc_info=error)
+            failure = FAULT
+        self._end(held, Ending("error", NOTHING, failure.code, failure.message))
 
     def _end(self, held: HeldAttempt, ending: Ending) -> None:
         if held.ending:
             return
         held.ending = True
-        if held.cut_off:
-            ending = Ending("error", ending.totals, "shutdown", SHUTDOWN_MESSAGE)
+        if held.failure is not None and held.cancelled != "duplicate":
+            ending = Ending("error", ending.totals, held.failure.code, held.failure.message)
         elif held.cancelled is not None:
             ending = Ending("cancelled", ending.totals)
         if held.cancelled == "duplicate":
@@ -170,6 +187,7 @@ class Custody:
             self._send_end(held, ending)
             return
         event = held.bill(ending, worker=self._worker, now=self._clock.monotonic())
+        self.on_bill(event)
         if ending.totals is NOTHING:
             self._usage.submit(event)
             self._send_end(held, ending)
@@ -183,9 +201,21 @@ class Custody:
 
     def _send_end(self, held: HeldAttempt, ending: Ending) -> None:
         self._outbox.add(held.job.gateway, held.end(ending))
+        self._let_go(held)
+
+    def _let_go(self, held: HeldAttempt) -> None:
         self.holdings.remove(held)
         if not len(self.holdings):
             self._empty.set()
+
+
+def _check_fits(request: EngineRequest, tokens_max: int) -> None:
+    """Raises DoesNotFit. Found here rather than by the engine, so that the refusal goes out with the acceptance and can
+    still become an HTTP status.
+    """
+    longest = max(len(prompt) for prompt in request.prompts)
+    if longest >= tokens_max:
+        raise DoesNotFit(f"The prompt has {longest} tokens; the worker holds {tokens_max}, prompt and output together.")
 
 
 def _engine_request(key: str, job: wire.Job) -> EngineRequest:

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from worker.engine.engine import Engine
-from worker.engine.errors import EngineError
 from worker.engine.request import EngineRequest
 from worker.engine.results import EngineStats, RequestTotals, StepResult
 
@@ -25,7 +24,7 @@ class Report:
 
     stats: EngineStats
     added: list[str] = field(default_factory=list[str])
-    refused: list[tuple[str, EngineError]] = field(default_factory=list[tuple[str, EngineError]])
+    refused: list[tuple[str, Exception]] = field(default_factory=list[tuple[str, Exception]])
     aborted: list[tuple[str, RequestTotals]] = field(default_factory=list[tuple[str, RequestTotals]])
     step: StepResult | None = None
     step_s: float = 0.0
@@ -51,12 +50,13 @@ class EngineThread:
         self.failed = self._loop.create_future()
         self._thread.start()
 
-    async def stop(self) -> None:
-        """Ends the thread after its present step. What it held is gone."""
+    async def stop(self, timeout_s: float) -> bool:
+        """Ends the thread after its present step. What it held is gone. False if that step takes longer."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
-        await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(self._thread.join, timeout_s)
+        return not self._thread.is_alive()
 
     def add(self, request: EngineRequest) -> None:
         self._command(request)
@@ -101,7 +101,7 @@ class EngineThread:
 
     def _turn(self, commands: list[EngineRequest | str]) -> Report:
         added: list[str] = []
-        refused: list[tuple[str, EngineError]] = []
+        refused: list[tuple[str, Exception]] = []
         aborted: list[tuple[str, RequestTotals]] = []
         for command in commands:
             if isinstance(command, str):
@@ -112,7 +112,7 @@ class EngineThread:
             try:
                 self._engine.add(command)
                 added.append(command.id)
-            except EngineError as error:
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with a request is its own fault
                 refused.append((command.id, error))
         started = time.perf_counter()
         step = self._engine.step() if self._engine.has_work else None

@@ -13,6 +13,14 @@ NOTHING = RequestTotals(prompt_tokens=0, cached_tokens=0, completion_tokens=0)
 
 
 @dataclass(slots=True, frozen=True)
+class Failure:
+    """Why this worker gives an attempt up."""
+
+    code: str  # stable: `wire.End.error`
+    message: str  # one sentence for the client
+
+
+@dataclass(slots=True, frozen=True)
 class Ending:
     """How an attempt ends: what its bill and its End say."""
 
@@ -34,24 +42,25 @@ class HeldAttempt:
     first_token_at: float | None = None
     finishes: set[str] = field(default_factory=set[str])
     cancelled: wire.CancelReason | None = None
-    cut_off: bool = False  # aborted by this worker, because it leaves
+    failure: Failure | None = None  # aborted by this worker, for this reason
     ending: bool = False  # its bill is on its way, then its end is sent
 
     def chunk(self, chunk: ChoiceChunk, now: float) -> wire.Chunk:
         """The engine's chunk as the next item of this attempt."""
-        self.seq += 1
+        ids = wire.pack_ids(chunk.ids)
+        logprobs = None if chunk.logprobs is None else tuple(_on_wire(entry) for entry in chunk.logprobs)
+        self.seq += 1  # after all that may fail: what does not go out leaves no hole
         self.tokens += len(chunk.ids)
         if self.first_token_at is None:
             self.first_token_at = now
         if chunk.finish is not None:
             self.finishes.add(chunk.finish)
-        logprobs = None if chunk.logprobs is None else tuple(_on_wire(entry) for entry in chunk.logprobs)
         return wire.Chunk(
             request=self.job.request,
             attempt=self.job.attempt,
             seq=self.seq,
             choice=chunk.choice,
-            ids=wire.pack_ids(chunk.ids),
+            ids=ids,
             text=chunk.text,
             finish=chunk.finish,
             logprobs=logprobs,
@@ -95,6 +104,7 @@ class HeldAttempt:
             total_ms=round((now - self.claimed_at) * 1000),
             worker=worker,
             gateway=job.gateway,
+            preemptions=totals.preemptions,
         )
 
     def _finish(self, outcome: wire.Outcome) -> str:

@@ -1,27 +1,29 @@
 """Claims jobs that this worker can start: a look at the queues, the oldest job of whoever's turn it is, a delete.
 
-Owns when to look and whose turn it is. Knows nothing of what becomes of a claimed job. Invariant: a job is handed on
-only after its delete succeeded, which happens to one worker alone.
+Owns when to look and what to take. Knows nothing of what becomes of a claimed job. Invariant: a job is handed on only
+after its delete succeeded, which happens to one worker alone.
 
 Late binding: it looks only while there is room, and takes what fits into it. A job that does not fit now is left to
-other workers for a moment, then taken to wait inside, one at a time, so that it is not overtaken for ever.
+other workers for a moment, then taken: to start at once if less urgent work can give way, else to wait inside, one at a
+time, so that it is not overtaken for ever. A full worker looks now and then at the tiers that may preempt its work.
 """
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Literal
 
 import msgspec
 
 from shared import log, subjects, wire
 from shared.bus import Bus, BusUnavailable, Interest
-from shared.clock import Clock
-from shared.jobs import JobQueue, Queued, QueueMissing
+from shared.jobs import LONG_AGO, JobQueue, Queued, QueueMissing, Waiting
 from worker.link.limits import LinkLimits
 from worker.link.room import Room
+from worker.link.turns import Turns
 
-Claim = Literal["claimed", "none", "no room"]
+Claim = wire.Job | Literal["none", "no room"]
 
 
 @dataclass(slots=True, frozen=True)
@@ -43,7 +45,9 @@ class Doubt:
 
 
 class Intake:
-    """`alive(gateway)` tells whether an answer would be heard; `claimed(job)` takes the job over."""
+    """`alive(gateway)` tells whether an answer would be heard; `slow()` whether the engine is in a step that will not
+    end soon; `claimed(job)` takes the job over.
+    """
 
     def __init__(
         self,
@@ -52,19 +56,22 @@ class Intake:
         queue: JobQueue,
         where: Where,
         room: Room,
+        turns: Turns,
+        slow: Callable[[], bool],
         alive: Callable[[str], bool],
         claimed: Callable[[wire.Job], None],
         limits: LinkLimits,
-        clock: Clock,
     ) -> None:
         self._bus = bus
         self._queue = queue
         self._where = where
         self._room = room
+        self._turns = turns
+        self._slow = slow
         self._alive = alive
         self._claimed = claimed
         self._limits = limits
-        self._clock = clock
+        self._hesitation = timedelta(seconds=limits.hesitate_s)
         self._wake = asyncio.Event()
         self._woken: dict[str, int] = {}  # subject -> jobs that we were told of
         self._everywhere = True  # look at all queues next time
@@ -72,9 +79,6 @@ class Intake:
         self._backlog = True  # there may be jobs that we saw no room for, or were not told of
         self._in_doubt: Doubt | None = None
         self._stopped = False
-        self._served_at: dict[str, int] = {}  # subject -> number of the claim that last served it
-        self._claims = 0
-        self._hesitating: tuple[int, float] | None = None  # sequence number, since when
         self._log = log.get("intake")
         self.races_lost_total = 0
 
@@ -98,7 +102,7 @@ class Intake:
         while not self._stopped:
             self._wake.clear()
             try:
-                await self._listen(wanted=self._room.open)
+                await self._listen(wanted=self._room.open and not self._slow())
                 if self._bus.ready:
                     await self._resolve_doubt()
                     await self._claim_all()
@@ -106,7 +110,7 @@ class Intake:
                 self._backlog = True
                 self._log.warning("intake.unavailable", error=str(error))
             try:
-                async with asyncio.timeout(self._limits.poll_s):
+                async with asyncio.timeout(self._limits.hesitate_s if self._backlog else self._limits.poll_s):
                     await self._wake.wait()
             except TimeoutError:
                 self.look()
@@ -134,43 +138,54 @@ class Intake:
 
         With nothing left over from before, the wakes say all there is to know; otherwise the queues are asked.
         """
-        if not self._room.open:
-            return
-        everywhere, self._everywhere = self._everywhere or self._backlog, False
+        tiers = [] if self._slow() else [tier for tier in self._where.tiers if self._room.open_to(tier)]
+        whole = self._everywhere or self._backlog or not self._room.open
+        self._everywhere = False
         woken, self._woken = self._woken, {}
-        if everywhere:
-            waiting = await asyncio.gather(*(self._waiting(tier) for tier in self._where.tiers))
+        if whole:
+            waiting = await asyncio.gather(*(self._ask(tier) for tier in tiers))
         else:
-            waiting = [subjects.of_tier(woken, self._where.pool, tier) for tier in self._where.tiers]
-        self._backlog = False
-        for tier, counts in zip(self._where.tiers, waiting, strict=True):
-            if not await self._claim_tier(tier, counts):
-                self._backlog = True  # what comes first does not fit: nothing less urgent overtakes it
-                return
+            waiting = [Waiting(subjects.of_tier(woken, self._where.pool, tier), LONG_AGO) for tier in tiers]
+        self._backlog = len(tiers) < len(self._where.tiers)
+        found = {tier: look for tier, look in zip(tiers, waiting, strict=True) if look.jobs}
+        for tier, look in found.items():
+            self._turns.waiting(tier, set(map(subjects.tenant_of, look.jobs)))
+        left: int | None = None
+        for tier in self._turns.tiers(found):
+            if left is not None and tier > left:
+                continue  # what comes first does not fit: nothing less urgent overtakes it
+            if not await self._claim_tier(tier, found[tier]):
+                left = tier
+                self._backlog = True
 
-    async def _waiting(self, tier: int) -> dict[str, int]:
+    async def _ask(self, tier: int) -> Waiting:
+        """All that waits in a tier's queue."""
         try:
-            return await self._queue.waiting(self._where.pool, tier)
+            waiting = await self._queue.waiting(self._where.pool, tier)
         except QueueMissing:
             await self._queue.ensure(self._where.pool, tier)
-            return {}
+            return Waiting({}, LONG_AGO)
+        self._turns.only(tier, {*map(subjects.tenant_of, waiting.jobs), *self._room.promised_tenants(tier)})
+        return waiting
 
-    async def _claim_tier(self, tier: int, counts: dict[str, int]) -> bool:
-        """Claim in turns, one job per tenant and round. False when the next job has no room."""
-        while counts:
-            for subject in sorted(counts, key=lambda name: self._served_at.get(name, 0)):
-                if not self._room.open or self._stopped:
-                    return False
-                claim = await self._next_job(tier, subject)
-                if claim == "no room":
-                    return False
-                counts[subject] -= 1
-                if claim == "none" or counts[subject] <= 0:
-                    del counts[subject]
+    async def _claim_tier(self, tier: int, waiting: Waiting) -> bool:
+        """Claim as long as there is room, one job at a time, of whoever's turn it is. False when a job has no room."""
+        turns = self._turns.order(tier, {subjects.tenant_of(name): jobs for name, jobs in waiting.jobs.items()})
+        while (tenant := turns.first()) is not None:
+            if not self._room.open_to(tier) or self._stopped:
+                return False
+            subject = subjects.job_subject(self._where.pool, tier, tenant)
+            claim = await self._next_job(tier, subject, waiting.at)
+            if claim == "no room":
+                return False
+            if claim == "none":
+                turns.exhausted()
+            else:
+                self._turns.took(turns, tenant, sum(len(prompt) // 4 for prompt in claim.prompts))
         return True
 
-    async def _next_job(self, tier: int, subject: str) -> Claim:
-        """Claim the oldest job on `subject` that is for us: `claimed`, `none`, or `no room`."""
+    async def _next_job(self, tier: int, subject: str, now: datetime) -> Claim:
+        """Claim the oldest job on `subject` that is for us."""
         from_seq = 1
         for _ in range(self._limits.look_skips_max):
             queued = await self._queue.oldest(self._where.pool, tier, subject, from_seq=from_seq)
@@ -180,16 +195,19 @@ class Intake:
             job = self._read(queued)
             if job is not None and job.card != self._where.card:
                 continue  # for another revision: its own workers will take it
-            if job is not None and self._alive(job.gateway) and not self._has_room_for(job, queued.seq):
+            old = now - queued.since >= self._hesitation
+            if job is not None and self._alive(job.gateway) and not (old or self._starts_now(job)):
                 return "no room"
             if not await self._take(tier, queued.seq, job):
                 self.races_lost_total += 1
                 continue
             if job is not None and self._alive(job.gateway):
-                self._note_served(subject)
                 self._claimed(job)
-                return "claimed"
+                return job
         return "none"
+
+    def _starts_now(self, job: wire.Job) -> bool:
+        return self._room.open and self._room.fits(self._room.need(job))
 
     async def _take(self, tier: int, sequence: int, job: wire.Job | None) -> bool:
         try:
@@ -209,7 +227,6 @@ class Intake:
         presence = await self._queue.presence(self._where.pool, doubt.tier, doubt.sequence)
         self._in_doubt = None
         if presence == "gone" and self._alive(doubt.job.gateway):
-            self._claims += 1
             self._claimed(doubt.job)
 
     def _read(self, queued: Queued) -> wire.Job | None:
@@ -219,18 +236,3 @@ class Intake:
         except msgspec.DecodeError as error:
             self._log.error("job.unreadable", sequence=queued.seq, error=str(error))
             return None
-
-    def _has_room_for(self, job: wire.Job, sequence: int) -> bool:
-        if self._room.fits(self._room.need(job)):
-            return True
-        now = self._clock.monotonic()
-        if self._hesitating is None or self._hesitating[0] != sequence:
-            self._hesitating = (sequence, now)
-        return self._room.may_wait() and now - self._hesitating[1] >= self._limits.hesitate_s
-
-    def _note_served(self, subject: str) -> None:
-        self._claims += 1
-        self._served_at.pop(subject, None)
-        self._served_at[subject] = self._claims
-        if len(self._served_at) > subjects.JOBS_MSGS_MAX:
-            del self._served_at[next(iter(self._served_at))]

@@ -19,19 +19,22 @@ from shared.tasks import Tasks
 from shared.usage import UsagePublisher
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
+from worker.engine.service import Service
 from worker.link.beat import Beats
 from worker.link.custody import Custody
 from worker.link.intake import Intake, Where
 from worker.link.limits import LinkLimits
 from worker.link.outbox import Outbox
 from worker.link.room import Room
+from worker.link.turns import Turns
 
-STEP_AGE_READY_S_MAX = 30.0  # a step that takes longer than this is stuck: no new work
-SHUTDOWN_WAIT_S = 5.0  # for the ends of what was aborted at the end of a drain
+SHUTDOWN_WAIT_S = 5.0  # for the ends of what was aborted at the end of a drain, and for the engine's last step
 
 
 class Link:
-    """`run` serves until `stop` is set, then drains. `worker` and `incarnation` are unique to this process."""
+    """`run` serves until `stop` is set, then drains. `worker` and `incarnation` are unique to this process; `service`
+    are the counters that the engine charges.
+    """
 
     def __init__(
         self,
@@ -43,6 +46,7 @@ class Link:
         config: EngineConfig,
         card: wire.ModelCard,
         tiers: tuple[int, ...],
+        service: Service,
         limits: LinkLimits | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -79,19 +83,30 @@ class Link:
             queue=self._queue,
             where=Where(pool=card.pool, tiers=tiers, card=self._digest),
             room=room,
+            turns=Turns(service),
+            slow=self._slow,
             alive=self._beats.alive,
             claimed=self.custody.claimed,
             limits=self.limits,
-            clock=clock,
         )
         self._draining = False
 
     @property
     def ready(self) -> bool:
         """Claiming, as far as we know."""
-        thread_failed = self._tasks.failed is not None
-        stuck = self.custody.thread.step_age_s() > STEP_AGE_READY_S_MAX
-        return self.bus.ready and not self._draining and not thread_failed and not stuck
+        return self.bus.ready and not self._draining and self._tasks.failed is None and self.healthy
+
+    @property
+    def healthy(self) -> bool:
+        """The engine does not hang in a step. Safe to ask from any thread."""
+        return self.custody.thread.step_age_s() <= self.limits.step_s_max
+
+    @property
+    def _shutdown_wait_s(self) -> float:
+        return SHUTDOWN_WAIT_S if self.healthy else 0.0
+
+    def _slow(self) -> bool:
+        return self.custody.thread.step_age_s() > self.limits.step_slow_s
 
     async def run(self, stop: asyncio.Event, *, drain_s: float) -> None:
         """Raises whatever ends the engine's thread or one of the loops."""
@@ -117,7 +132,8 @@ class Link:
                 finally:
                     await tasks.stop([*loops, claiming])
         finally:
-            await self.custody.thread.stop()
+            if not await self.custody.thread.stop(self._shutdown_wait_s):
+                self._log.error("engine.hangs", step_age_s=round(self.custody.thread.step_age_s()))
 
     async def _drain(self, claiming: asyncio.Task[None], drain_s: float) -> None:
         self._log.info("worker.draining", attempts=len(self.custody.holdings))
@@ -128,7 +144,7 @@ class Link:
         if not await self.custody.wait_empty(drain_s):
             self._log.warning("worker.aborting", attempts=len(self.custody.holdings))
             self.custody.abort_all()
-            await self.custody.wait_empty(SHUTDOWN_WAIT_S)
+            await self.custody.wait_empty(self._shutdown_wait_s)
         missing = await self.usage.drain(self.limits.usage_drain_s)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SHUTDOWN_WAIT_S):
@@ -193,6 +209,7 @@ class Link:
             blocks_free=stats.blocks_free,
             blocks_total=stats.blocks_total,
             step_age_ms=round(self.custody.thread.step_age_s() * 1000),
+            healthy=self.healthy,
         )
 
 

@@ -1,7 +1,8 @@
 """Whether a job can start now. Pure arithmetic over the engine's last report and what was claimed since.
 
-Invariant: what has been claimed and is not yet in the engine's numbers is counted here, so that two claims between two
-steps never take the same blocks.
+To a job of some tier, places and blocks of less urgent running sequences are room too: they give way to it. Invariant:
+what has been claimed and is not yet in the engine's numbers is counted here, so that two claims between two steps never
+take the same blocks.
 """
 
 from dataclasses import dataclass
@@ -17,21 +18,41 @@ class Need:
     sequences: int
 
 
+@dataclass(slots=True, frozen=True)
+class _Promise:
+    tier: int
+    tenant: str
+    need: Need
+    waits: bool  # it was claimed to wait inside
+
+
 class Room:
     def __init__(self, config: EngineConfig, stats: EngineStats) -> None:
         self._config = config
         self._stats = stats
         self._watermark = int(stats.blocks_total * config.watermark)
-        self._promised: dict[str, Need] = {}
+        self._promised: dict[str, _Promise] = {}
 
     def need(self, job: wire.Job) -> Need:
-        """Blocks for every choice's prompt and its first token."""
+        """Blocks for every choice's prompt and its first token. The choices of a prompt share its full blocks, but for
+        one that its last token fills: that token is computed by each.
+        """
         size = self._config.block_size
-        blocks = sum(-(-(len(prompt) // 4 + 1) // size) for prompt in job.prompts)
-        return Need(blocks * job.n, len(job.prompts) * job.n)
+        blocks = 0
+        for prompt in job.prompts:
+            tokens = len(prompt) // 4
+            shared = (tokens - 1) // size
+            blocks += shared + job.n * (tokens // size + 1 - shared)
+        return Need(blocks, len(job.prompts) * job.n)
 
-    def promise(self, key: str, need: Need) -> None:
-        self._promised[key] = need
+    def promise(self, key: str, job: wire.Job) -> None:
+        need = self.need(job)
+        waits = not self.fits(need) and not self.fits_before_others(need, job.tier)
+        self._promised[key] = _Promise(job.tier, job.tenant, need, waits)
+
+    def promised_tenants(self, tier: int) -> set[str]:
+        """Whose jobs are on their way into the engine."""
+        return {promise.tenant for promise in self._promised.values() if promise.tier == tier}
 
     def reported(self, stats: EngineStats, keys: list[str]) -> None:
         """`stats` include the jobs of `keys`."""
@@ -45,20 +66,36 @@ class Room:
 
     @property
     def open(self) -> bool:
-        """Whether another job may be claimed at all: none waits inside, and there is a place for a sequence."""
-        return self._stats.waiting == 0 and self._sequences_free() > 0
+        """Whether a job of any tier may be claimed: none waits inside, and there is a free place for a sequence."""
+        return self._stats.waiting == 0 and not self._waits(least_urgent=None) and self._places() > 0
+
+    def open_to(self, tier: int) -> bool:
+        """Whether a job of this tier may be claimed: none waits that is as urgent, and there is a place for it, be it
+        that of a less urgent sequence.
+        """
+        waiting = sum(load.waiting for other, load in self._stats.tiers.items() if other <= tier)
+        return waiting == 0 and not self._waits(least_urgent=tier) and self._places(before=tier) > 0
 
     def fits(self, need: Need) -> bool:
         """Whether it can start now beside what runs. An idle engine takes anything that it can ever hold."""
         if self.idle:
             return True
-        blocks = self._stats.blocks_free - self._watermark - sum(n.blocks for n in self._promised.values())
-        return need.blocks <= blocks and need.sequences <= self._sequences_free()
+        blocks = self._stats.blocks_free - self._watermark - sum(p.need.blocks for p in self._promised.values())
+        return need.blocks <= blocks and need.sequences <= self._places()
 
-    def may_wait(self) -> bool:
-        """Whether a job that does not fit may be claimed to wait inside: only one at a time."""
-        return self._stats.waiting == 0 and not self._promised
+    def fits_before_others(self, need: Need, tier: int) -> bool:
+        """Whether it can start now if less urgent sequences give way."""
+        gained = sum(load.blocks for other, load in self._stats.tiers.items() if other > tier)
+        promised = sum(promise.need.blocks for promise in self._promised.values() if promise.tier <= tier)
+        blocks = self._stats.blocks_free + gained - self._watermark - promised
+        return need.blocks <= blocks and need.sequences <= self._places(before=tier)
 
-    def _sequences_free(self) -> int:
-        promised = sum(need.sequences for need in self._promised.values())
-        return self._config.sequences_max - self._stats.running - promised
+    def _places(self, *, before: int | None = None) -> int:
+        """Free places, those included that are not free for tiers less urgent than `before`."""
+        promised = [p.need.sequences for p in self._promised.values() if before is None or p.tier <= before]
+        gained = [load.running for tier, load in self._stats.tiers.items() if before is not None and tier > before]
+        return self._config.sequences_max - self._stats.running - sum(promised) + sum(gained)
+
+    def _waits(self, *, least_urgent: int | None) -> bool:
+        """Whether a job was claimed to wait inside, of this or a more urgent tier, and the engine does not know yet."""
+        return any(p.waits and (least_urgent is None or p.tier <= least_urgent) for p in self._promised.values())

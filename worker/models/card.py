@@ -74,7 +74,7 @@ def _card(name: str, path: Path, config: ModelConfig, text: ModelText) -> Card:
         eos_ids=text.eos_ids,
         add_bos=text.add_bos,
         special_ids=text.special_ids,
-        vocabulary=TokenTable((*text.tokens, *unnamed), frozenset(text.eos_ids)),
+        vocabulary=TokenTable((*text.tokens, *unnamed), frozenset(text.eos_ids), text.skips_first_space),
     )
 
 

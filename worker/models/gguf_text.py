@@ -2,7 +2,14 @@
 
 from worker.models.errors import ModelFileError
 from worker.models.gguf_file import GgufFile
-from worker.models.gguf_tokenizer import CONTROL, build_tokenizer, is_sentencepiece, token_bytes, token_table
+from worker.models.gguf_tokenizer import (
+    CONTROL,
+    adds_space,
+    build_tokenizer,
+    is_sentencepiece,
+    token_bytes,
+    token_table,
+)
 from worker.models.text import ModelText
 
 ADD_BOS_PRE = ("llama-bpe", "llama3")  # these models, and those with SentencePiece, expect it unless the file says no
@@ -23,6 +30,7 @@ def read_text(file: GgufFile) -> ModelText:
         add_bos=bool(file.metadata.get("tokenizer.ggml.add_bos_token", add_bos)),
         special_ids=tuple(token for token, kind in enumerate(types) if kind == CONTROL),
         tokens=tuple(token_bytes(file)),
+        skips_first_space=adds_space(file),
     )
 
 

@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from worker.models.checkpoint import ModelFolder
 from worker.models.errors import ModelFileError
-from worker.models.hf_tokens import token_bytes
+from worker.models.hf_tokens import skips_first_space, token_bytes
 from worker.models.json_file import Fields
 from worker.models.text import ModelText
 
@@ -37,6 +37,7 @@ def read_text(folder: ModelFolder, vocab_size: int) -> ModelText:
         add_bos=bos_id is not None,
         special_ids=tuple(sorted(special)),
         tokens=token_bytes(tokenizer, str(folder.path / TOKENIZER)),
+        skips_first_space=skips_first_space(tokenizer),
     )
 
 

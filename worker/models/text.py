@@ -12,3 +12,4 @@ class ModelText:
     add_bos: bool  # a bare prompt gets bos_id in front; a chat template writes its own
     special_ids: tuple[int, ...]
     tokens: tuple[bytes, ...]  # what each id stands for; empty for special ones and for ids that name nothing
+    skips_first_space: bool  # see `engine.vocabulary.Vocabulary`

@@ -78,6 +78,7 @@ def beat(
     pool: str = "default",
     ready: bool = True,
     draining: bool = False,
+    healthy: bool = True,
 ) -> wire.WorkerBeat:
     return wire.WorkerBeat(
         worker=worker,
@@ -92,4 +93,5 @@ def beat(
         blocks_free=1,
         blocks_total=1,
         step_age_ms=0,
+        healthy=healthy,
     )

@@ -61,11 +61,24 @@ def test_a_silent_worker_is_lost_once_and_comes_back_with_its_next_beat() -> Non
         hear(view, tenth / 10, beat("w1"), beat("w2"))
     for tenth in range(10, 30):
         hear(view, tenth / 10, beat("w2"))
-    assert view.newly_silent(2.95) == ["w1"]
-    assert view.newly_silent(2.96) == []
+    assert view.newly_lost(2.95) == ["w1"]
+    assert view.newly_lost(2.96) == []
     assert [each.worker for each in view.workers()] == ["w2"]
     hear(view, 3.0, beat("w1"))
     assert {each.worker for each in view.workers()} == {"w1", "w2"}
+
+
+def test_a_worker_that_hangs_is_lost_though_it_beats_until_it_is_well() -> None:
+    view = fleet()
+    hear(view, 0.0, beat("w1"), beat("w2"))
+    hear(view, 0.1, beat("w1", healthy=False), beat("w2"))
+    assert view.newly_lost(0.1) == ["w1"]
+    hear(view, 0.2, beat("w1", healthy=False), beat("w2"))
+    assert view.newly_lost(0.2) == []
+    assert [each.worker for each in view.workers()] == ["w2"]
+    hear(view, 0.3, beat("w1"), beat("w2", healthy=False))
+    assert view.newly_lost(0.3) == ["w2"]
+    assert [each.worker for each in view.workers()] == ["w1"]
 
 
 def test_a_worker_is_forgotten_with_its_card() -> None:
@@ -75,7 +88,7 @@ def test_a_worker_is_forgotten_with_its_card() -> None:
     while now < FORGET_S + 5:
         now += 0.5
         hear(view, now, beat("w2", card="new", model="n"))
-        view.newly_silent(now)
+        view.newly_lost(now)
     assert view.card("m") is None
     hear(view, now, beat("w1"))
     assert view.missing() == {"card", "new"}

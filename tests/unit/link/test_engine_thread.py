@@ -1,6 +1,7 @@
 """The bridge between the event loop and the engine's thread."""
 
 import asyncio
+import dataclasses
 import threading
 
 import pytest
@@ -49,7 +50,7 @@ async def running():
     thread = EngineThread(engine, reports, reports_max=4)
     thread.start()
     yield thread, reports, engine
-    await thread.stop()
+    assert await thread.stop(10)
 
 
 async def test_requests_go_in_and_reports_come_out_on_the_loop(running) -> None:
@@ -88,6 +89,16 @@ async def test_what_the_engine_refuses_is_reported(running) -> None:
     assert isinstance(error, InvalidRequest)
 
 
+async def test_a_fault_of_one_request_is_not_the_engines(running) -> None:
+    thread, reports, _ = running
+    thread.add(dataclasses.replace(request("bad"), sampling=None))
+    thread.add(request("good"))
+    await reports.until(lambda: any(report.step and report.step.done for report in reports.all))
+    [(name, error)] = [each for report in reports.all for each in report.refused]
+    assert (name, type(error)) == ("bad", AttributeError)
+    assert reports.tokens == 5
+
+
 async def test_it_rests_when_there_is_nothing_to_do(running) -> None:
     thread, reports, _ = running
     thread.add(request())
@@ -108,7 +119,7 @@ async def test_a_broken_invariant_ends_the_thread_and_is_told() -> None:
     assert thread.failed is not None
     with pytest.raises(AssertionError):
         await asyncio.wait_for(asyncio.shield(thread.failed), 10)
-    await thread.stop()
+    assert await thread.stop(10)
 
 
 async def test_the_engine_does_not_run_ahead_of_the_loop() -> None:
@@ -120,4 +131,4 @@ async def test_the_engine_does_not_run_ahead_of_the_loop() -> None:
     threading.Event().wait(0.2)  # the loop is stuck
     assert engine.stats().generated_tokens_total <= 6
     await reports.until(lambda: reports.tokens == 500)
-    await thread.stop()
+    assert await thread.stop(10)

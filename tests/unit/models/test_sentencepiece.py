@@ -84,6 +84,7 @@ def test_the_bytes_of_the_pieces_are_the_text_after_a_space(card, tokenizer):
     ids = tokenizer.encode("hello é ab", add_special_tokens=False).ids
     assert b"".join(card.vocabulary.token_bytes(i) for i in ids) == " hello é ab".encode()
     assert tokenizer.decode(ids) == "hello é ab"
+    assert card.vocabulary.skips_first_space
     assert [card.vocabulary.token_bytes(i) for i in range(3)] == [b"", b"", b""]
 
 

@@ -1,0 +1,89 @@
+"""Whose turn it is among the jobs that wait outside: the tiers as the service counters have it, then the tenants.
+
+Owns what this worker knows of the queues, and tells the counters which tenants have work there: one whose jobs only
+wait outside is active as well. Knows nothing of NATS and nothing of room. Invariant: the order is the one in which the
+engine serves what is inside, so that it does not matter where a job waits.
+"""
+
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from heapq import heapify, heappop, heapreplace
+
+from worker.engine.service import Service
+
+TENANTS_MAX = 20_000  # whose last turn is remembered
+
+
+class TierTurns:
+    """One look at the waiting tenants of one tier. `jobs` is how many wait, by tenant."""
+
+    def __init__(self, service: Service, tier: int, jobs: dict[str, int], last_turns: dict[str, int]) -> None:
+        self._service = service
+        self._tier = tier
+        self._jobs = dict(jobs)
+        self._ahead = dict.fromkeys(jobs, 0)  # tokens claimed in this look: they will be charged
+        self._heap = [(service.level(tier, tenant), last_turns.get(tenant, 0), tenant) for tenant in jobs]
+        heapify(self._heap)
+
+    def first(self) -> str | None:
+        """The tenant that was served least, of those the one whose last turn is longest ago; None when nobody waits."""
+        while self._heap:
+            level, turn, tenant = self._heap[0]
+            now = self._service.level(self._tier, tenant) + self._ahead[tenant]
+            if now <= level:
+                return tenant
+            heapreplace(self._heap, (now, turn, tenant))  # it was served meanwhile
+        return None
+
+    def claimed(self, turn: int, input_tokens: int) -> None:
+        """A job of the first tenant was claimed."""
+        level, _, tenant = self._heap[0]
+        self._jobs[tenant] -= 1
+        self._ahead[tenant] += input_tokens
+        if self._jobs[tenant] > 0:
+            heapreplace(self._heap, (level, turn, tenant))
+        else:
+            self.exhausted()
+
+    def exhausted(self) -> None:
+        """The first tenant has nothing more for us."""
+        heappop(self._heap)
+
+
+class Turns:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._waiting: dict[int, set[str]] = {}  # tenants that are active for what waits outside
+        self._last_turns: dict[str, int] = {}
+        self._turn = 0
+
+    def tiers(self, tiers: Iterable[int]) -> list[int]:
+        """In the order of their turns."""
+        return self._service.tiers(tiers)
+
+    def waiting(self, tier: int, tenants: AbstractSet[str]) -> None:
+        """These tenants have jobs in the tier's queue; perhaps there are others."""
+        known = self._waiting.setdefault(tier, set())
+        for tenant in tenants - known:
+            self._service.arrived(tier, tenant, "queue")
+        known.update(tenants)
+
+    def only(self, tier: int, tenants: AbstractSet[str]) -> None:
+        """No others wait than `tenants`."""
+        known = self._waiting.get(tier, set())
+        for tenant in known - tenants:
+            self._service.left(tier, tenant, "queue")
+        known &= tenants
+
+    def order(self, tier: int, jobs: dict[str, int]) -> TierTurns:
+        """These tenants have so many jobs in the tier's queue."""
+        return TierTurns(self._service, tier, jobs, self._last_turns)
+
+    def took(self, turns: TierTurns, tenant: str, input_tokens: int) -> None:
+        """A job of the first tenant of `turns` was claimed."""
+        self._turn += 1
+        self._last_turns.pop(tenant, None)
+        self._last_turns[tenant] = self._turn
+        if len(self._last_turns) > TENANTS_MAX:
+            del self._last_turns[next(iter(self._last_turns))]
+        turns.claimed(self._turn, input_tokens)
