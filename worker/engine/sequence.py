@@ -14,6 +14,7 @@ from worker.engine.batch import SampleParams
 from worker.engine.blocks import BlockTable
 from worker.engine.detokenize import Detokenizer
 from worker.engine.request import SamplingParams
+from worker.engine.token_counts import TokenCounts
 
 
 class Status(Enum):
@@ -33,7 +34,9 @@ class Sequence:
     tokens_max: int  # with so many tokens the sequence has its full length
     sampling: SamplingParams
     table: BlockTable
+    ends: frozenset[int] = frozenset()  # tokens that end the text
     text: Detokenizer = field(default_factory=Detokenizer)
+    seen: TokenCounts | None = None  # from the first draw on, if there are penalties
     status: Status = Status.WAITING
     num_computed: int = 0
     started: bool = False  # has been in a step
@@ -56,6 +59,19 @@ class Sequence:
             sampling.seed,
             self.choice,
             len(self.tokens),
-            sampling.logit_bias,
+            sampling.bias,
             sampling.logprobs,
+            sampling.top_k,
+            sampling.min_p,
+            sampling.repetition_penalty,
+            sampling.presence_penalty,
+            sampling.frequency_penalty,
+            self._count_seen() if sampling.penalises else None,
+            self.ends if self.num_generated < sampling.min_tokens else frozenset(),
         )
+
+    def _count_seen(self) -> TokenCounts:
+        if self.seen is None:
+            self.seen = TokenCounts(self.tokens[: self.prompt_len])
+        self.seen.add(self.tokens[self.seen.length :])
+        return self.seen
