@@ -45,12 +45,19 @@ class Sampling(Message, frozen=True):
 
     max_tokens: int  # per choice, >= 1
     temperature: float = 1.0  # 0 is greedy
-    top_p: float = 1.0  # 0 < top_p <= 1
+    top_p: float = 1.0  # in [0, 1]; 0 is the most likely token
     seed: int = 0  # 64 bits, drawn by the gateway when the client sent none
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, bias in [-100, 100])
     logprobs: int | None = None  # how many alternatives per token; 0 = the chosen one only; None = off
+    top_k: int = 0  # 0 is off
+    min_p: float = 0.0  # in [0, 1]
+    presence_penalty: float = 0.0  # in [-2, 2], as the next
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0  # 0 < repetition_penalty <= 2
+    min_tokens: int = 0  # per choice, <= max_tokens: no token ends the text before
+    stop_token_ids: tuple[int, ...] = ()
 
 
 class Job(Message, frozen=True):
@@ -80,7 +87,7 @@ class Accepted(Message, frozen=True, tag="accepted"):
 
 
 class TokenLogprob(Message, frozen=True):
-    """Log-probabilities (nats) at one position, of the unmodified distribution."""
+    """Log-probabilities (nats) at one position, of the distribution that the token was drawn from."""
 
     id: int
     logprob: float

@@ -53,9 +53,10 @@ class Admission:
     async def admit(self, principal: Principal, request_id: uuid.UUID, generation: Generation) -> Admitted:
         """Encode, check and reserve. Raises ModelNotFound, InvalidRequest, ContextTooLong, RateLimited, Unavailable."""
         model, pool = self._find(generation.model)
-        _check_bias(generation, model.card.vocab_size)
+        _check_ids(generation, model.card.vocab_size)
         prompts = await model.encoder.encode(generation)
         max_tokens = self._output(principal, model, generation, max(map(len, prompts)))
+        _check_least(generation, max_tokens)
         headers = await self._reserve(principal, request_id, prompts, generation.n, max_tokens)
         sampling = _sampling(generation, max_tokens)
         job = self._job(principal, request_id, model, prompts=prompts, n=generation.n, sampling=sampling)
@@ -153,13 +154,31 @@ def _sampling(generation: Generation, max_tokens: int) -> wire.Sampling:
         ignore_eos=generation.ignore_eos,
         logit_bias=generation.logit_bias,
         logprobs=generation.logprobs,
+        top_k=generation.top_k,
+        min_p=generation.min_p,
+        presence_penalty=generation.presence_penalty,
+        frequency_penalty=generation.frequency_penalty,
+        repetition_penalty=generation.repetition_penalty,
+        min_tokens=generation.min_tokens,
+        stop_token_ids=generation.stop_token_ids,
     )
 
 
-def _check_bias(generation: Generation, vocab_size: int) -> None:
-    for token, _ in generation.logit_bias:
-        if not 0 <= token < vocab_size:
-            raise InvalidRequest(f"Token id {token} is not in the vocabulary.", param="logit_bias")
+def _check_ids(generation: Generation, vocab_size: int) -> None:
+    biased = [token for token, _ in generation.logit_bias]
+    for param, ids in (("logit_bias", biased), ("stop_token_ids", generation.stop_token_ids)):
+        for token in ids:
+            if not 0 <= token < vocab_size:
+                raise InvalidRequest(f"Token id {token} is not in the vocabulary.", param=param, code="invalid_value")
+
+
+def _check_least(generation: Generation, max_tokens: int) -> None:
+    if generation.min_tokens > max_tokens:
+        raise InvalidRequest(
+            f"min_tokens is {generation.min_tokens}, and the output may have {max_tokens} tokens.",
+            param="min_tokens",
+            code="invalid_value",
+        )
 
 
 def _cache_salt(tenant_id: uuid.UUID) -> bytes:

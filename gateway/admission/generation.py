@@ -21,8 +21,15 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens_param: str = "max_tokens"  # the field that the client set, for messages
     temperature: float = 1.0
     top_p: float = 1.0
+    top_k: int = 0  # 0 is off
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
     seed: int | None = None
+    min_tokens: int = 0
     stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()  # not checked against the vocabulary yet
     ignore_eos: bool = False
     logit_bias: tuple[tuple[int, float], ...] = ()  # ids not checked against the vocabulary yet
     logprobs: int | None = None

@@ -88,7 +88,8 @@ class CompletionShape:
             text = token_text(token.text)
             logprobs.tokens.append(text)
             logprobs.token_logprobs.append(clamped(token.logprob))
-            logprobs.top_logprobs.append({token_text(top): clamped(value) for _, value, top in token.top})
+            top = {token_text(other): clamped(value) for _, value, other in token.top}
+            logprobs.top_logprobs.append(top | {text: clamped(token.logprob)})  # the token itself is always there
             logprobs.text_offset.append(self._offsets[choice])
             self._offsets[choice] += len(text)
         return logprobs

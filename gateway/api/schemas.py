@@ -1,8 +1,8 @@
 """The bodies of requests, field for field as OpenAI documents them, and what is done with each field.
 
-Decoding settles types; `gateway.api.parse` settles ranges. A field that is not listed is refused by its name. Fields
-of type Raw are not looked into while decoding: those in `NEUTRAL` are refused unless they say what is done anyway,
-the others have no effect here.
+Decoding settles types, `gateway.api.parse` and `ranges` the rest. A field that is not listed is refused by its name.
+Fields of type Raw are not looked into while decoding: those in `NEUTRAL` are refused unless they say what is done
+anyway, the others have no effect here.
 """
 
 from typing import Any
@@ -43,7 +43,17 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     stream_options: StreamOptions | None = None
     seed: int | None = None
     logit_bias: dict[str, float] | None = None
-    ignore_eos: bool | None = None  # an extension: go on to max_tokens
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    best_of: int | None = None  # only as many as n
+
+    # Extensions, as vLLM and SGLang name them.
+    ignore_eos: bool | None = None  # go on to max_tokens
+    min_tokens: int | None = None  # end-of-sequence and stop tokens are banned until then
+    stop_token_ids: list[int] | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
 
     # Accepted without effect.
     user: str | None = None
@@ -54,14 +64,6 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     prompt_cache_retention: str | None = None
 
     # Refused unless neutral.
-    presence_penalty: msgspec.Raw = NULL
-    frequency_penalty: msgspec.Raw = NULL
-    repetition_penalty: msgspec.Raw = NULL
-    top_k: msgspec.Raw = NULL
-    min_p: msgspec.Raw = NULL
-    min_tokens: msgspec.Raw = NULL
-    stop_token_ids: msgspec.Raw = NULL
-    best_of: msgspec.Raw = NULL
     response_format: msgspec.Raw = NULL
 
 
@@ -96,14 +98,6 @@ class CompletionBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 # The values, besides null, with which a refused field changes nothing.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "top_k": (0, -1),
-    "min_p": (0,),
-    "min_tokens": (0,),
-    "stop_token_ids": ([],),
-    "best_of": (1,),
     "response_format": ({"type": "text"},),
     "tools": ([],),
     "tool_choice": ("none", "auto"),

@@ -13,7 +13,7 @@ from worker.engine.engine import Engine
 from worker.engine.request import EngineRequest, SamplingParams
 from worker.engine.vocabulary import TokenTable
 from worker.models import sentencepiece
-from worker.models.tokenizer import _byte_of_character
+from worker.models.byte_level import _byte_of_character
 
 SPACE = sentencepiece.SPACE
 BOS = "<s>"

@@ -2,11 +2,32 @@ import math
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from worker.engine.batch import SampleParams, TokenLogprobs
-from worker.engine.sampler import NUCLEUS_CANDIDATES, sample
+from worker.engine.batch import LogitBias, SampleParams
+from worker.engine.sampler import SLICE_ELEMENTS, sample
+from worker.engine.token_counts import TokenCounts
 
 VOCAB = 2_000
+BIAS = LogitBias.of([(5, 3.0), (40_000, -2.5)])
+SEEN = TokenCounts([1, 2, 3, 40_008])
+SEEN.add([3, 9, 9])
+PARAMS = st.fixed_dictionaries(
+    {},
+    optional={
+        "temperature": st.sampled_from([0.0, 0.3, 1.0, 2.0]),
+        "top_p": st.sampled_from([0.0, 0.3, 0.9, 0.9999, 1.0]),
+        "top_k": st.sampled_from([0, 1, 40, 5_000, 100_000]),
+        "min_p": st.sampled_from([0.0, 1e-6, 0.05, 1.0]),
+        "bias": st.just(BIAS),
+        "repetition_penalty": st.sampled_from([0.5, 1.0, 1.3]),
+        "frequency_penalty": st.sampled_from([-2.0, 0.5]),
+        "seen": st.just(SEEN),
+        "banned": st.just(frozenset({0, 40_008})),
+        "logprobs": st.sampled_from([0, 5]),
+    },
+)
 
 
 def params(**changes) -> SampleParams:
@@ -77,65 +98,33 @@ def test_temperature_flattens():
     torch.testing.assert_close(hot, (logits / 2).softmax(-1), rtol=0, atol=0.02)
 
 
-def test_top_p_keeps_the_fewest_that_reach_it():
-    logits = torch.log(torch.tensor([0.02, 0.5, 0.3, 0.15, 0.03]))
-    assert draws(logits, 2_000, top_p=0.7).nonzero().flatten().tolist() == [1, 2]
-    assert draws(logits, 2_000, top_p=0.85).nonzero().flatten().tolist() == [1, 2, 3]
-    assert draws(logits, 200, top_p=1e-9).nonzero().flatten().tolist() == [1]
-    torch.testing.assert_close(draws(logits, 10_000, top_p=0.7)[1], torch.tensor(0.625), rtol=0, atol=0.02)
+@settings(max_examples=8, deadline=None)
+@given(st.lists(PARAMS, min_size=1, max_size=5), st.integers(0, 2**32 - 1), st.booleans())
+def test_a_row_gets_the_same_answer_in_any_company(wanted: list[dict], seed: int, peaked: bool):
+    """Ids and log-probabilities, bit for bit, whatever is asked for, at a size where torch uses several threads."""
+    logits = rows(len(wanted), vocab=40_009, seed=seed) * (2 if peaked else 0.5)
+    asked = [params(**changes, seed=seed + n) for n, changes in enumerate(wanted)]
+    together = sample(logits, asked)
+    for n, one in enumerate(asked):
+        alone = sample(logits[n : n + 1].clone(), [one])
+        assert (alone.ids[0], alone.logprobs[0]) == (together.ids[n], together.logprobs[n])
+    backwards = sample(logits.flip(0), asked[::-1])
+    assert (backwards.ids[::-1], backwards.logprobs[::-1]) == (together.ids, together.logprobs)
 
 
-def test_top_p_sees_past_the_first_candidates():
-    even = torch.zeros(NUCLEUS_CANDIDATES * 3)
-    even[: NUCLEUS_CANDIDATES * 2] += 1e-3 * torch.rand(NUCLEUS_CANDIDATES * 2)
-    got = draws(even, 500, top_p=0.6).nonzero().flatten()
-    assert int(got.max()) < NUCLEUS_CANDIDATES * 2
-    assert len(got) > 300
-
-
-def test_equal_tokens_at_the_edge_of_the_nucleus_all_stay():
-    got = draws(torch.zeros(4), 2_000, top_p=0.1)
-    assert (got > 0.2).all()
-
-
-def test_bias_forces_and_bans():
-    logits = rows(3)
-    best = logits.argmax(-1).tolist()
-    got = sample(
-        logits.clone(),
-        [
-            params(temperature=0.0, bias=((5, 100.0),)),
-            params(temperature=0.0, bias=((best[1], -100.0),)),
-            params(temperature=0.0),
-        ],
-    ).ids
-    assert got[0] == 5
-    assert got[1] == logits[1].topk(2).indices[1]
-    assert got[2] == best[2]
-
-
-def test_logprobs_are_of_the_logits_as_they_came():
-    logits = rows(3)
-    got = sample(
-        logits.clone(),
-        [
-            params(temperature=0.0, bias=((5, 100.0),), logprobs=3),
-            params(temperature=1.7, top_p=0.3, logprobs=0),
-            params(),
-        ],
-    )
-    exact = logits.double().log_softmax(-1)
-    first, second, third = got.logprobs
-    assert first is not None
-    assert first.logprob == pytest.approx(float(exact[0, 5]), abs=1e-5)
-    assert [token for token, _ in first.top] == exact[0].topk(3).indices.tolist()
-    assert [value for _, value in first.top] == pytest.approx(exact[0].topk(3).values.tolist(), abs=1e-5)
-    assert second == TokenLogprobs(pytest.approx(float(exact[1, got.ids[1]]), abs=1e-5), ())
-    assert third is None
+def test_a_batch_of_several_slices_is_as_its_rows(monkeypatch: pytest.MonkeyPatch):
+    logits, wanted = rows(7), [params(seed=n, logprobs=2, top_p=0.8 if n % 2 else 1.0) for n in range(7)]
+    logits[5, 3] = math.nan
+    whole = sample(logits, wanted)
+    monkeypatch.setitem(SLICE_ELEMENTS, "cpu", 3 * VOCAB)
+    in_slices = sample(logits, wanted)
+    assert in_slices.ids[:5] == whole.ids[:5]
+    assert in_slices.logprobs[:5] == whole.logprobs[:5]
+    assert list(in_slices.errors) == list(whole.errors) == [5]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("changes", [{"temperature": 0.0}, {"top_p": 0.5}, {}])
+@pytest.mark.parametrize("changes", [{"temperature": 0.0}, {"top_p": 0.5}, {"top_k": 3, "logprobs": 2}, {}])
 def test_a_row_that_is_not_finite_is_an_error_of_its_own(bad, changes):
     logits = rows(3)
     expected = sample(logits.clone(), [params(**changes)] * 3).ids
@@ -144,6 +133,50 @@ def test_a_row_that_is_not_finite_is_an_error_of_its_own(bad, changes):
     assert list(got.errors) == [1]
     assert "not finite" in got.errors[1]
     assert [got.ids[0], got.ids[2]] == [expected[0], expected[2]]
+
+
+def test_infinity_beside_it_does_not_reach_a_row_that_asks_for_everything():
+    asked = params(top_p=0.9, top_k=50, min_p=0.01, bias=LogitBias.of([(7, 1.0)]), banned=frozenset({3}), logprobs=5)
+    logits = rows(3)
+    alone = sample(logits[:1].clone(), [asked])
+    logits[1], logits[2] = math.inf, math.nan
+    beside = sample(logits, [asked] * 3)
+    assert list(beside.errors) == [1, 2]
+    assert (beside.ids[0], beside.logprobs[0]) == (alone.ids[0], alone.logprobs[0])
+
+
+def test_a_row_whose_tokens_are_all_banned_is_an_error_of_its_own():
+    logits = rows(3)
+    expected = sample(logits, [params()] * 3).ids
+    everything = frozenset(range(VOCAB))
+    for temperature in (0.0, 1.0):
+        got = sample(logits, [params(), params(temperature=temperature, top_p=0.9, banned=everything), params()])
+        assert got.errors == {1: "every token is banned"}
+        assert [got.ids[0], got.ids[2]] == [expected[0], expected[2]]
+
+
+@pytest.mark.parametrize("place", [-1, VOCAB, VOCAB + 17])
+@pytest.mark.parametrize("row", [0, 2, 4])
+def test_what_one_row_raises_ends_that_row_alone(place: int, row: int):
+    """An id outside the vocabulary would be a place in a neighbour's row."""
+    logits, wanted = rows(5), [params(bias=LogitBias.of([(3, 2.0)]), logprobs=2)] * 5
+    expected = sample(logits.clone(), wanted)
+    wanted[row] = params(bias=LogitBias.of([(place, 100.0)]))
+    got = sample(logits, wanted)
+    assert got.errors == {row: "IndexError in the sampler"}
+    for other in set(range(5)) - {row}:
+        assert (got.ids[other], got.logprobs[other]) == (expected.ids[other], expected.logprobs[other])
+
+
+def test_the_logits_are_left_as_they_came():
+    logits = rows(2)
+    before = logits.clone()
+    sample(logits, [params(bias=LogitBias.of([(1, 5.0)]), banned=frozenset({4}), top_p=0.5, logprobs=1), params()])
+    assert torch.equal(logits, before)
+
+
+def test_no_rows_are_no_tokens():
+    assert sample(torch.zeros(0, VOCAB), []).ids == []
 
 
 def test_extreme_logits_are_sampled():

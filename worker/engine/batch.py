@@ -7,10 +7,26 @@ All sequences of a step are packed one after the other, without padding: sequenc
     | already in the KV pool |  query |      query = query_start[i + 1] - query_start[i] new tokens
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+
+from worker.engine.token_counts import TokenCounts
+
+
+@dataclass(slots=True, frozen=True, eq=False)
+class LogitBias:
+    """What is added to the logits of some tokens, each named once. Made once per request."""
+
+    ids: NDArray[np.int64]
+    values: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[int, float]]) -> "LogitBias":
+        biases = dict(pairs)
+        return cls(np.array(list(biases), np.int64), np.array(list(biases.values()), np.float32))
 
 
 @dataclass(slots=True)  # not frozen: one is made per sequence and step, and frozen ones take four times as long to make
@@ -22,8 +38,15 @@ class SampleParams:
     seed: int  # 64 bits
     choice: int
     position: int  # index of the token being drawn, counted from the start of the prompt
-    bias: tuple[tuple[int, float], ...] = ()  # (token id, added to the logit)
+    bias: LogitBias | None = None
     logprobs: int | None = None  # alternatives wanted; 0 = the chosen token only; None = none
+    top_k: int = 0  # 0 is off, and so is one above the vocabulary
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seen: TokenCounts | None = None  # what the penalties count; None if there are none
+    banned: frozenset[int] = frozenset()  # tokens that cannot be drawn
 
 
 @dataclass(slots=True)
@@ -42,15 +65,15 @@ class Batch:
 
 @dataclass(slots=True, frozen=True)
 class TokenLogprobs:
-    """Log-probabilities (nats) under the unmodified distribution at one position."""
+    """Log-probabilities (nats) at one position, under the distribution that the token was drawn from."""
 
     logprob: float
-    top: tuple[tuple[int, float], ...]  # (token id, logprob), most likely first
+    top: tuple[tuple[int, float], ...]  # (token id, logprob), most likely first; none that could not be drawn
 
 
 @dataclass(slots=True)
 class Sampled:
-    """One token per entry of `Batch.samples`, in order. A row in `errors` has no valid token (NaN logits)."""
+    """One token per entry of `Batch.samples`, in order. A row in `errors` has no valid token."""
 
     ids: list[int]
     logprobs: list[TokenLogprobs | None]

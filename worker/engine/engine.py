@@ -148,6 +148,9 @@ class Engine:
     def _sequences(self, request: EngineRequest) -> list[Sequence]:
         start = root(request.salt)
         stops = tuple(compile_stop(text) for text in request.sampling.stop)
+        ends = frozenset(request.sampling.stop_token_ids)
+        if not request.sampling.ignore_eos:
+            ends |= self._vocabulary.eos_ids
         sequences: list[Sequence] = []
         for choice in range(len(request.prompts) * request.n):
             prompt = request.prompts[choice // request.n]
@@ -164,6 +167,7 @@ class Engine:
                     tokens_max=tokens_max,
                     sampling=request.sampling,
                     chain=Chain(start, self._config.block_size),
+                    ends=ends,
                     text=Detokenizer(stops, skip_space=self._starts_text(prompt)),
                 )
             )
@@ -235,7 +239,7 @@ class Engine:
         self._generated_tokens += 1
         finish: Finish | None = None
         text = ""
-        if token in self._vocabulary.eos_ids and not sequence.sampling.ignore_eos:
+        if token in sequence.ends:
             finish, text = "stop", sequence.text.finish()
         else:
             text, stopped = sequence.text.push(self._vocabulary.token_bytes(token))

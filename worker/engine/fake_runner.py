@@ -21,7 +21,8 @@ _MASK = (1 << 64) - 1
 
 class FakeRunner:
     """Implements `worker.engine.runner.Runner`. `ids` are the tokens to choose from; `step_us` and `token_us` are what
-    a step and each of its tokens take. A bias of 100 forces a token, one of -100 bans it, others have no effect.
+    a step and each of its tokens take. A bias of 100 forces a token, one of -100 bans it, others have no effect. Banned
+    tokens (those that end a text, until min_tokens) are not said; penalties and truncation have no effect.
     """
 
     def __init__(
@@ -86,12 +87,13 @@ class FakeRunner:
 
     def _draw(self, params: SampleParams, context: int) -> int | None:
         """None if every token is banned."""
-        banned: set[int] = set()
-        if params.bias:
-            token, bias = max(params.bias, key=lambda item: item[1])
-            if bias >= _FORCE:
+        banned = set(params.banned)
+        if params.bias is not None:
+            biases = dict(zip(params.bias.ids.tolist(), params.bias.values.tolist(), strict=True))
+            token = max(biases, key=biases.__getitem__)
+            if biases[token] >= _FORCE and token not in banned:
                 return token
-            banned = {token for token, bias in params.bias if bias <= -_FORCE}
+            banned |= {token for token, bias in biases.items() if bias <= -_FORCE}
         seed = params.seed if params.temperature >= _GREEDY_BELOW else 0
         start = _mix(_mix(_mix(seed + context) + params.choice) + params.position)
         for step in range(len(self._ids)):

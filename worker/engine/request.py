@@ -1,11 +1,13 @@
 """What the engine is asked for. Plain values; whoever builds them has read them off the wire."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
+from worker.engine.batch import LogitBias
 from worker.engine.errors import InvalidRequest
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: two properties are worked out once
 class SamplingParams:
     """How each choice of a request is sampled, and where it ends."""
 
@@ -17,6 +19,21 @@ class SamplingParams:
     ignore_eos: bool = False
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, added to the logit)
     logprobs: int | None = None  # alternatives per token; 0 = the chosen one only; None = off
+    top_k: int = 0  # 0 is off
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0  # above 0
+    min_tokens: int = 0  # so many, at least, before a token ends the text
+    stop_token_ids: tuple[int, ...] = ()  # they end the text as an end-of-sequence token does
+
+    @cached_property
+    def bias(self) -> LogitBias | None:
+        return LogitBias.of(self.logit_bias) if self.logit_bias else None
+
+    @cached_property
+    def penalises(self) -> bool:
+        return bool(self.presence_penalty or self.frequency_penalty) or self.repetition_penalty != 1
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -48,3 +65,5 @@ def check_request(request: EngineRequest, vocab_size: int) -> None:
             raise InvalidRequest(f"A prompt has token ids outside 0 to {vocab_size - 1}.")
     if any(not 0 <= token < vocab_size for token, _ in sampling.logit_bias):
         raise InvalidRequest(f"logit_bias has token ids outside 0 to {vocab_size - 1}.")
+    if any(not 0 <= token < vocab_size for token in sampling.stop_token_ids):
+        raise InvalidRequest(f"stop_token_ids has token ids outside 0 to {vocab_size - 1}.")

@@ -8,7 +8,7 @@ Finish = Literal["stop", "length"]
 
 @dataclass(slots=True, frozen=True)
 class TokenLogprob:
-    """Log-probabilities (nats) at one position, of the unmodified distribution."""
+    """Log-probabilities (nats) at one position, of the distribution that the token was drawn from."""
 
     id: int
     logprob: float

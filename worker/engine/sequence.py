@@ -16,6 +16,7 @@ from worker.engine.blocks import NO_TABLE, BlockTable
 from worker.engine.detokenize import Detokenizer
 from worker.engine.prefix import Chain
 from worker.engine.request import SamplingParams
+from worker.engine.token_counts import TokenCounts
 
 
 class Status(Enum):
@@ -39,7 +40,9 @@ class Sequence:
     chain: Chain
     account: tuple[int, str] = field(init=False)  # (tier, tenant)
     table: BlockTable = NO_TABLE
+    ends: frozenset[int] = frozenset()  # tokens that end the text
     text: Detokenizer = field(default_factory=Detokenizer)
+    seen: TokenCounts | None = None  # from the first draw on, if there are penalties
     status: Status = Status.WAITING
     rank: int = 0  # while it runs: the tier that it runs as, its own or, on the floor share, the most urgent
     turn: int = 0  # while it runs: unique, in the order of admission
@@ -72,6 +75,19 @@ class Sequence:
             sampling.seed,
             self.choice,
             len(self.tokens),
-            sampling.logit_bias,
+            sampling.bias,
             sampling.logprobs,
+            sampling.top_k,
+            sampling.min_p,
+            sampling.repetition_penalty,
+            sampling.presence_penalty,
+            sampling.frequency_penalty,
+            self._count_seen() if sampling.penalises else None,
+            self.ends if self.num_generated < sampling.min_tokens else frozenset(),
         )
+
+    def _count_seen(self) -> TokenCounts:
+        if self.seen is None:
+            self.seen = TokenCounts(self.tokens[: self.prompt_len])
+        self.seen.add(self.tokens[self.seen.length :])
+        return self.seen

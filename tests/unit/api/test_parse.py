@@ -36,7 +36,11 @@ def test_defaults() -> None:
 
 @pytest.mark.parametrize(
     "field",
-    ["max_tokens", "temperature", "top_p", "n", "stop", "stream", "stream_options", "seed", "logit_bias", "user"],
+    [
+        *("max_tokens", "temperature", "top_p", "n", "stop", "stream", "stream_options", "seed", "logit_bias", "user"),
+        *("top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens"),
+        *("stop_token_ids", "ignore_eos", "best_of"),
+    ],
 )
 def test_null_is_as_if_absent(field: str) -> None:
     assert parse_chat(**{field: None}) == parse_chat()
@@ -46,14 +50,25 @@ def test_null_is_as_if_absent(field: str) -> None:
     ("field", "value"),
     [
         *(("temperature", value) for value in ("NaN", "Infinity", "-Infinity", "1e400", "-0.1", "2.5", '"1"', "true")),
-        *(("top_p", value) for value in ("NaN", "0", "1.1", "-1", "[]")),
+        *(("top_p", value) for value in ("NaN", "1.1", "-1", "[]", "true")),
         *(("max_tokens", value) for value in ("0", "-1", "-186", '"10"', "3.5", "true", "[]", "1e30")),
         *(("max_completion_tokens", value) for value in ("0", "-1", '"10"', "3.5", "true", "{}")),
         *(("n", value) for value in ("0", "-1", "129", "1.5", "true", "9223372036854775808")),
         *(("seed", value) for value in ("18446744073709551616", "-9223372036854775809", "1.5")),
         *(("stop", value) for value in ("5", '[""]', '""', '["a","b","c","d","e"]', "[1]")),
         *(("logit_bias", value) for value in ('{"5":NaN}', '{"5":1e400}', '{"5":101}', '{"x":1}', '{"-1":1}', "[]")),
-        *(("presence_penalty", value) for value in ("1e400", "0.5", '"x"')),
+        *(
+            ("logit_bias", value)
+            for value in ('{"05":1}', '{"5.0":1}', '{"":1}', '{"5":"x"}', '{"5":null}', '{"5":true}')
+        ),
+        *(("presence_penalty", value) for value in ("1e400", "2.1", "-2.1", '"x"', "true", "NaN")),
+        *(("frequency_penalty", value) for value in ("-1e400", "2.1", "-2.1", "[]", "false", "Infinity")),
+        *(("repetition_penalty", value) for value in ("0", "-1", "2.1", "1e400", '"1"', "true", "NaN")),
+        *(("top_k", value) for value in ("-2", "2147483648", "1e30", "1.5", '"5"', "true")),
+        *(("min_p", value) for value in ("-0.1", "1.1", "1e400", '"0"', "true", "NaN")),
+        *(("min_tokens", value) for value in ("-1", "2147483648", "1.5", '"5"', "true")),
+        *(("stop_token_ids", value) for value in ("5", '["5"]', "[1.5]", "[true]", "[null]", str(list(range(65))))),
+        *(("best_of", value) for value in ("2", "0", "-1", '"1"', "true")),
         *(("stream", value) for value in ('"yes"', "1")),
         *(("top_logprobs", value) for value in ("2", "-1", "21")),
         ("logprobs", "2"),
@@ -65,6 +80,39 @@ def test_out_of_range_is_refused(field: str, value: str) -> None:
     if value not in ("NaN", "Infinity", "-Infinity", '{"5":NaN}'):  # these are no JSON at all
         assert refused.value.param == field
         assert refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "meant"),
+    [
+        *(("top_p", value, value) for value in (0, 1, 0.5)),
+        *(("top_k", value, meant) for value, meant in ((-1, 0), (0, 0), (1, 1), (2**31 - 1, 2**31 - 1))),
+        *(("min_p", value, value) for value in (0, 0.05, 1)),
+        *((f"{name}_penalty", value, value) for name in ("presence", "frequency") for value in (-2, 0, 0.5, 2)),
+        *(("repetition_penalty", value, value) for value in (1e-300, 0.5, 1, 2)),
+        *(("min_tokens", value, value) for value in (0, 1, 2**31 - 1)),
+        ("stop_token_ids", [], ()),
+        ("stop_token_ids", [7, 5, 7], (7, 5)),
+        ("stop_token_ids", list(range(64)), tuple(range(64))),
+    ],
+)
+def test_the_ends_of_each_range(field: str, value: object, meant: object) -> None:
+    assert getattr(parse_chat(**{field: value}), field) == meant
+    assert getattr(parse_completion(**{field: value}), field) == meant
+
+
+def test_a_refused_range_has_a_code() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        parse_chat(min_p=2)
+    assert (refused.value.param, refused.value.code) == ("min_p", "invalid_value")
+
+
+def test_best_of_is_only_as_many_as_n() -> None:
+    assert parse_completion(best_of=3, n=3).n == 3
+    assert parse_completion(best_of=1).n == 1
+    with pytest.raises(InvalidRequest) as refused:
+        parse_completion(best_of=3, n=2)
+    assert (refused.value.param, refused.value.code) == ("best_of", "unsupported_parameter")
 
 
 def test_logprobs() -> None:
@@ -91,7 +139,9 @@ def test_stop_is_a_string_or_a_list() -> None:
 
 
 def test_logit_bias_keys_become_ids() -> None:
-    assert parse_chat(logit_bias={"5": 100, "05": 1, "7": -100}).logit_bias == ((5, 1.0), (7, -100.0))
+    assert parse_chat(logit_bias={"5": 100, "0": 0.5, "7": -100}).logit_bias == ((5, 100.0), (0, 0.5), (7, -100.0))
+    with pytest.raises(InvalidRequest, match="keys"):
+        parse_chat(logit_bias={"5": 1, "05": 2})  # one id in two spellings
 
 
 @pytest.mark.parametrize("field", sorted(NEUTRAL))

@@ -3,7 +3,7 @@ the real ones pass the same tests, so that what the fake proves holds for them."
 
 import numpy as np
 
-from worker.engine.batch import Batch, Sampled, SampleParams
+from worker.engine.batch import Batch, LogitBias, Sampled, SampleParams
 from worker.engine.runner import Runner
 
 
@@ -89,11 +89,18 @@ class RunnerConformance:
     def test_a_bias_of_100_forces_and_one_of_minus_100_bans(self, runner: Runner):
         (free,) = self.side_by_side(runner, [{}]).ids
         forced = 41 if free != 41 else 40
-        options = [{"bias": ((forced, 100.0),)}, {"bias": ((free, -100.0),)}, {}]
+        options = [{"bias": LogitBias.of([(forced, 100.0)])}, {"bias": LogitBias.of([(free, -100.0)])}, {}]
         ids = self.side_by_side(runner, options).ids
         assert ids[0] == forced
         assert ids[1] != free
         assert ids[2] == free
+
+    def test_a_banned_token_is_not_drawn_whatever_its_bias(self, runner: Runner):
+        (free,) = self.side_by_side(runner, [{}]).ids
+        bias = LogitBias.of([(free, 100.0)])
+        ids = self.side_by_side(runner, [{"banned": frozenset({free}), "bias": bias}, {}]).ids
+        assert ids[0] != free
+        assert ids[1] == free
 
     def test_logprobs_come_when_asked_for_with_the_chosen_token_among_the_best(self, runner: Runner):
         sampled = self.side_by_side(runner, [{"logprobs": None}, {"logprobs": 0}, {"logprobs": 3}])

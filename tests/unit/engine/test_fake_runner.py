@@ -2,6 +2,7 @@ import pytest
 
 from tests.unit.engine.builders import ORDINARY, VOCABULARY, make_runner
 from tests.unit.engine.runner_conformance import RunnerConformance, batch_of, greedy
+from worker.engine.batch import LogitBias
 from worker.engine.fake_runner import FakeRunner
 
 
@@ -40,7 +41,7 @@ def test_the_price_of_a_step_is_paid_in_one_sleep():
 
 def test_a_row_with_every_token_banned_is_an_error_of_that_row():
     runner = make_runner()
-    bans = tuple((token, -100.0) for token in ORDINARY)
+    bans = LogitBias.of((token, -100.0) for token in ORDINARY)
     sampled = runner.execute(batch_of(runner, [([2], 0, [1], greedy(1, bias=bans)), ([2], 0, [2], greedy(1))]))
     assert list(sampled.errors) == [0]
     assert sampled.ids[1] in ORDINARY

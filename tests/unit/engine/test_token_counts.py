@@ -1,0 +1,22 @@
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from worker.engine.token_counts import TokenCounts
+
+TOKENS = st.lists(st.integers(0, 40), max_size=120)
+
+
+@settings(max_examples=50)
+@given(TOKENS, st.lists(TOKENS, max_size=4))
+def test_every_token_is_there_once_with_its_count(prompt: list[int], outputs: list[list[int]]):
+    counts = TokenCounts(prompt)
+    output: list[int] = []
+    for more in outputs:
+        counts.add(more)
+        output += more
+        generated = dict(zip(counts.ids.tolist(), counts.generated.tolist(), strict=True))
+        assert generated == dict.fromkeys(prompt, 0) | Counter(output)
+        assert len(counts.ids) == len(generated)
+        assert counts.length == len(prompt) + len(output)

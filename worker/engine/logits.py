@@ -1,0 +1,76 @@
+"""What changes the logits before a token is chosen: logit bias, penalties, banned tokens, in this order.
+
+It is vLLM's order, too (and llama.cpp adds the bias first as well); see docs/adr/0004-sampling.md. Each touches only
+the tokens that it names, of all rows at once. Refuses ids outside the vocabulary: one would be a place in the
+neighbour's row.
+
+* A bias is added, as OpenAI documents it. It bans nothing for certain: -100 for every token changes nothing.
+* The repetition penalty divides a positive logit and multiplies a negative one (CTRL, Keskar et al., 2019), of every
+  token in prompt or output. Frequency and presence penalties count the output alone, as OpenAI documents them:
+  logit - count * frequency - (count > 0) * presence.
+* Banned tokens cannot be drawn, whatever their bias.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from worker.engine.batch import LogitBias, SampleParams
+from worker.engine.token_counts import TokenCounts
+
+LOGIT_MAX = 1e30  # a penalty keeps logits below: they can still be divided by a small temperature
+PENALTY_MIN = 1e-30  # a smaller repetition penalty would be 0 in float32
+
+
+def process(logits: Tensor, params: list[SampleParams]) -> Tensor:
+    """The logits [rows, vocab] after all of it; `logits` itself, and always unchanged, if no row asks for anything."""
+    biased = [row for row, p in enumerate(params) if p.bias is not None]
+    penalised = [row for row, p in enumerate(params) if p.seen is not None]
+    banned = [row for row, p in enumerate(params) if p.banned]
+    if not (biased or penalised or banned):
+        return logits
+    logits = logits.clone()
+    if biased:
+        _add_bias(logits, biased, [p.bias for p in params if p.bias is not None])
+    if penalised:
+        _penalise(logits, penalised, params, [p.seen for p in params if p.seen is not None])
+    if banned:
+        ids = [np.fromiter(params[row].banned, np.int64) for row in banned]
+        logits.view(-1)[_places(logits, banned, ids)] = -math.inf
+    return logits
+
+
+def _add_bias(logits: Tensor, rows: list[int], biases: list[LogitBias]) -> None:
+    places = _places(logits, rows, [bias.ids for bias in biases])
+    values = np.concatenate([bias.values for bias in biases])
+    logits.view(-1)[places] += torch.from_numpy(values).to(logits.device)
+
+
+def _penalise(logits: Tensor, rows: list[int], params: list[SampleParams], seen: list[TokenCounts]) -> None:
+    penalties = np.array(
+        [(params[row].repetition_penalty, params[row].frequency_penalty, params[row].presence_penalty) for row in rows],
+        np.float32,
+    )
+    penalties[:, 0] = penalties[:, 0].clip(PENALTY_MIN)
+    counts = torch.from_numpy(np.concatenate([s.generated for s in seen])).to(logits.device)  # [places]
+    each = np.repeat(penalties, [len(s.ids) for s in seen], axis=0)  # [places, 3]
+    repetition, frequency, presence = torch.from_numpy(each).to(logits.device).unbind(1)
+    places = _places(logits, rows, [s.ids for s in seen])
+    values = logits.view(-1)[places]
+    values = torch.where(values > 0, values / repetition, values * repetition)
+    values -= counts * frequency + (counts > 0) * presence
+    logits.view(-1)[places] = values.clamp_(-LOGIT_MAX, LOGIT_MAX)
+
+
+def _places(logits: Tensor, rows: list[int], ids: Sequence[NDArray[np.int64]]) -> Tensor:
+    """Where the tokens `ids[i]` of row `rows[i]` are in the flattened logits."""
+    vocab_size = logits.shape[1]
+    tokens = np.concatenate(ids)
+    if len(tokens) and not 0 <= tokens.min() <= tokens.max() < vocab_size:
+        raise IndexError(f"token ids outside 0 to {vocab_size - 1}")
+    starts = np.repeat(np.array(rows, np.int64) * vocab_size, [len(each) for each in ids])
+    return torch.from_numpy(tokens + starts).to(logits.device)
