@@ -6,10 +6,14 @@ while it says that its engine hangs. Fetching a card is somebody else's work:
 beats is ready to take work for it, and only once its card is here.
 """
 
+from typing import Literal, get_args
+
 import msgspec
 
 from shared import wire
 from shared.silence import Silence
+
+WorkerState = Literal["ready", "unready", "draining", "hanging", "silent"]
 
 FORGET_S = 60.0  # a silent worker's last beat is kept this long, for metrics
 
@@ -57,6 +61,13 @@ class FleetView:
         """The last beat of every worker that is not lost."""
         return [beat for worker, beat in self._beats.items() if worker not in self._lost]
 
+    def states(self) -> dict[WorkerState, int]:
+        """How many workers are in which state."""
+        counts = dict.fromkeys(get_args(WorkerState), 0)
+        for beat in self._beats.values():
+            counts[self._state(beat)] += 1
+        return counts
+
     def serves(self, digest: str) -> bool:
         """Whether a living worker has this card, and may come to serve it if it does not yet."""
         return any(beat.card == digest and not beat.draining for beat in self.workers())
@@ -85,6 +96,13 @@ class FleetView:
             if self.silence.silent_s(worker, now) > FORGET_S:
                 self._forget(worker)
         return lost
+
+    def _state(self, beat: wire.WorkerBeat) -> WorkerState:
+        if beat.worker in self._lost:
+            return "silent" if beat.healthy else "hanging"
+        if beat.draining:
+            return "draining"
+        return "ready" if beat.ready else "unready"
 
     def _ready(self) -> list[wire.WorkerBeat]:
         return [beat for beat in self.workers() if beat.ready and not beat.draining and beat.card in self._cards]
