@@ -118,14 +118,14 @@ def prefix() -> Row:
     }
 
 
-def preemption() -> Row:
+def preemption(requests: int = PRESSED_REQUESTS) -> Row:
     """The same requests with room for all that run at once, and with half of that: throughput, and what was computed
     again.
     """
     needed = PRESSED_AT_ONCE * -(-(sum(PRESSED_PROMPT) + sum(PRESSED_OUTPUT)) // (2 * BLOCK_SIZE))  # on average
-    free, tight = _press(blocks=needed), _press(blocks=needed // 2)
+    free, tight = _press(requests, blocks=needed), _press(requests, blocks=needed // 2)
     return {
-        "requests": PRESSED_REQUESTS,
+        "requests": requests,
         "at_once": PRESSED_AT_ONCE,
         "blocks_needed": needed,
         "blocks": needed // 2,
@@ -142,13 +142,13 @@ class _Pressed:
     preemptions: int
 
 
-def _press(*, blocks: int) -> _Pressed:
+def _press(requests: int, *, blocks: int) -> _Pressed:
     """As many requests as clients have at once, each followed by the next, until the last has been asked for."""
     runner = _Timed(blocks=blocks, step_us=STEP_US, token_us=TOKEN_US)
     engine = _engine(runner, tokens_per_step=512)
     chance = random.Random("pressed")
     computed = generated = added = running = 0
-    while added < PRESSED_REQUESTS:
+    while added < requests:
         while running < PRESSED_AT_ONCE:
             _add(
                 engine, added, _prompt(chance, chance.randint(*PRESSED_PROMPT)), output=chance.randint(*PRESSED_OUTPUT)
