@@ -61,9 +61,9 @@ class FleetView:
         """The last beat of every worker that is not lost."""
         return [beat for worker, beat in self._beats.items() if worker not in self._lost]
 
-    def states(self) -> dict[WorkerState, int]:
+    def states(self) -> dict[str, int]:
         """How many workers are in which state."""
-        counts = dict.fromkeys(get_args(WorkerState), 0)
+        counts: dict[str, int] = dict.fromkeys(get_args(WorkerState), 0)
         for beat in self._beats.values():
             counts[self._state(beat)] += 1
         return counts

@@ -1,4 +1,4 @@
-"""A whole engine under random load: requests come, are aborted, and run in pools and budgets that are far too small.
+"""A whole engine under random load: requests come, are aborted, fail, and run in pools and budgets far too small.
 
 The fake model reads every context back through the block table, so a wrong slot, a block freed too early or a chunk
 computed twice shows as a token that the same request would not get when alone.
@@ -17,19 +17,29 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tests.property.engines import Inspected
 from tests.unit.engine.builders import Transcript, assert_idle, drain, make_engine, make_request, make_runner, run_alone
+from worker.engine.batch import Sampled
 from worker.engine.request import EngineRequest
 
+FAMILIES = [[2 + (step * index) % 90 for index in range(23)] for step in (3, 7)]
 requests = st.fixed_dictionaries(
     {
-        "prompt": st.integers(1, 23),
         "n": st.integers(1, 3),
         "max_tokens": st.integers(1, 30),
         "tier": st.integers(0, 2),
+        "tenant": st.sampled_from(["acme", "globex", "initech"]),
         "seed": st.integers(0, 2**64 - 1),
         "stop": st.sampled_from([(), ("a",), ("ab", "Q"), ("e",)]),
     }
 )
+# Prompts begin alike more often than not: they share blocks if their tenant is the same.
+prompts = st.builds(
+    lambda family, length, tail: family[:length] + tail,
+    st.sampled_from(FAMILIES),
+    st.integers(1, 23),
+    st.lists(st.integers(2, 96), max_size=3),
+).map(lambda prompt: prompt[:23])
 engines = st.fixed_dictionaries(
     {
         "tokens_per_step": st.integers(6, 20),
@@ -39,18 +49,28 @@ engines = st.fixed_dictionaries(
 )
 
 
+def raise_in_step(_: Sampled) -> None:
+    raise RuntimeError("boom")
+
+
+def spoil_first_row(sampled: Sampled) -> None:
+    if sampled.ids:
+        sampled.errors[0] = "NaN logits"
+
+
 class EngineMachine(RuleBasedStateMachine):
     @initialize(blocks=st.integers(6, 16), config=engines)
     def create(self, blocks: int, config: dict[str, float]) -> None:
         self.config = config
-        self.engine = make_engine(make_runner(blocks=blocks), **config)
+        self.inspected = Inspected(blocks=blocks, **config)
+        self.engine = self.inspected.engine
         self.said = Transcript()
         self.requests: dict[str, EngineRequest] = {}
         self.aborted: set[str] = set()
 
-    @rule(options=requests)
-    def add(self, options: dict) -> None:
-        request = make_request(f"r{len(self.requests)}", **options)
+    @rule(prompt=prompts, options=requests)
+    def add(self, prompt: list[int], options: dict) -> None:
+        request = make_request(f"r{len(self.requests)}", prompt, **options)
         self.requests[request.id] = request
         self.engine.add(request)
 
@@ -58,11 +78,17 @@ class EngineMachine(RuleBasedStateMachine):
     def step(self, steps: int) -> None:
         for _ in range(steps):
             had_work = self.engine.has_work
-            result = self.engine.step()
+            result = self.inspected.step()
             self.said.take(result)
-            assert result.failure is None, result.failure
             assert bool(result.tokens) == had_work
             assert result.tokens <= self.config["tokens_per_step"]
+            assert result.sequences <= self.config["sequences_max"]
+
+    @rule(fault=st.sampled_from([raise_in_step, spoil_first_row]))
+    def fail(self, fault) -> None:
+        self.inspected.fails_next = fault
+        self.said.take(self.inspected.step())
+        self.inspected.fails_next = None
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data())
@@ -86,7 +112,7 @@ class EngineMachine(RuleBasedStateMachine):
         for _ in range(3_000):
             if not self.engine.has_work:
                 break
-            self.said.take(self.engine.step())
+            self.said.take(self.inspected.step())
         assert not self.engine.has_work, "a request never ends"
         assert_idle(self.engine)
         assert self.said.done.keys() | self.aborted == self.requests.keys()
@@ -98,17 +124,20 @@ class EngineMachine(RuleBasedStateMachine):
         limit = self.engine.tokens_max
         for name, request in self.requests.items():
             alone = run_alone(request, context_length=limit)
+            cut_short = name in self.aborted or self.said.done[name].error is not None
             for choice in range(request.n):
                 key = (name, choice)
                 said, whole = self.said.ids.get(key, []), alone.ids[key]
-                if name in self.aborted:
+                if cut_short:
                     assert said == whole[: len(said)]
                 else:
                     assert said == whole
                     assert self.said.text[key] == alone.text[key]
                     assert self.said.finish[key] == alone.finish[key]
-                    totals = dataclasses.replace(self.said.done[name].totals, cached_tokens=0, preemptions=0)
-                    assert totals == alone.done[name].totals
+            if not cut_short:
+                totals = self.said.done[name].totals
+                assert totals.cached_tokens < totals.prompt_tokens
+                assert dataclasses.replace(totals, cached_tokens=0, preemptions=0) == alone.done[name].totals
 
 
 def test_an_engine_under_random_load():

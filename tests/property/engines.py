@@ -1,0 +1,79 @@
+"""A fake model whose steps are looked into: what the schedule did must follow the rules, whatever came before."""
+
+from collections.abc import Callable
+
+from tests.unit.engine.builders import VOCABULARY, make_runner
+from worker.engine.batch import Batch, Sampled
+from worker.engine.config import EngineConfig
+from worker.engine.engine import Engine
+from worker.engine.sequence import Sequence, Status
+from worker.engine.service import Service
+
+# A thousand times the default: the few tokens of a test are then worth a turn on the floor share.
+INPUT_WEIGHT, OUTPUT_WEIGHT = 1_000.0, 2_000.0
+
+
+class Inspected:
+    """An engine whose runner sees it between a schedule and what follows from it."""
+
+    def __init__(self, *, blocks: int, floor_share: float = 0.2, **config: float) -> None:
+        self._inner = make_runner(blocks=blocks)
+        self.vocab_size = self._inner.vocab_size
+        self.block_size = self._inner.block_size
+        self.blocks_total = self._inner.blocks_total
+        self.context_length = self._inner.context_length
+        self.service = Service(input_weight=INPUT_WEIGHT, output_weight=OUTPUT_WEIGHT, floor_share=floor_share)
+        options = EngineConfig(block_size=self.block_size, context_length=self.context_length, **config)
+        self.engine = Engine(self, VOCABULARY, options, self.service)
+        self.fails_next: Callable[[Sampled], None] | None = None
+        self.failed = False
+        self._running: list[Sequence] = []
+
+    def execute(self, batch: Batch) -> Sampled:
+        self._check_order()
+        sampled = self._inner.execute(batch)
+        if self.fails_next is not None:
+            fail, self.fails_next = self.fails_next, None
+            self.failed = True
+            fail(sampled)
+        return sampled
+
+    def close(self) -> None:
+        pass
+
+    def step(self):
+        """A step of the engine; what ran before it is known to the check."""
+        self._running = list(self.engine._scheduler.running)
+        result = self.engine.step()
+        self._check_sharing()
+        return result
+
+    def _check_order(self) -> None:
+        """Who was admitted had the turn, and who gave way had to."""
+        scheduler = self.engine._scheduler
+        before = set(self._running)
+        victims = [sequence for sequence in self._running if sequence.status is Status.WAITING]
+        admitted = [sequence for sequence in scheduler.running if sequence not in before]
+        waiting = [sequence for sequence in scheduler.waiting.sequences() if sequence not in victims]
+        on_floor = [sequence for sequence in admitted if sequence.rank != sequence.tier]
+        assert len(on_floor) <= 1
+        for sequence in admitted:
+            if sequence in on_floor:
+                assert self.service.owed(sequence.tier)
+            rivals = [other for other in waiting if sequence not in on_floor or other.tier == sequence.tier]
+            assert all(self._turn(sequence) <= self._turn(other) for other in rivals), "somebody was overtaken"
+        if victims and admitted:
+            (urgent,) = admitted
+            assert all(victim.tier > urgent.tier for victim in victims)
+
+    def _turn(self, sequence: Sequence) -> tuple[int, float, int]:
+        return (sequence.tier, self.service.level(sequence.tier, sequence.tenant), sequence.arrival)
+
+    def _check_sharing(self) -> None:
+        """No block is in two tables unless it is full and cached."""
+        self.engine.check_integrity()
+        if self.failed:
+            return  # what failed is not in the cache any more, though others may still hold it
+        pool = self.engine._pool
+        shared = {int(block) for block in (pool.counts > 1).nonzero()[0]}
+        assert all(block in pool.cache for block in shared)
