@@ -198,3 +198,26 @@ async def test_less_urgent_jobs_get_the_floor_share_though_urgent_ones_never_end
         await asyncio.gather(*asking)
         assert order[:20] == [0] * 20, "nothing was owed yet"
         assert order[-40:] == [0] * 40, "late ones waited for the last urgent ones"
+
+
+async def test_a_tier_that_is_owed_its_share_gets_one_place_of_many(nats_server: services.NatsServer) -> None:
+    async with fleet(nats_server.url) as workers, gateway(nats_server.url, no_worker_s=60) as dispatcher:
+        await known_model(workers, dispatcher)
+        digest, _ = cards.pack(TOY)
+        order: list[int] = []
+
+        async def ask(tier: int) -> None:
+            wanted = msgspec.structs.replace(job(dispatcher, tier=tier), card=digest)
+            async with opened(dispatcher, wanted, wait_s=60) as stream:
+                order.append(tier)
+                await read(stream)
+
+        asking = [asyncio.create_task(ask(tier)) for tier in [0] * 8 + [2] * 8]
+        await all_queued(dispatcher, len(asking))
+        worker = workers.start(sequences_max=8, floor_share=0.25)
+        for tier in (0, 2):
+            worker.service.arrived(tier, "before")
+        worker.service.charge(0, "before", input_tokens=10_000)
+        await asyncio.gather(*asking)
+        assert order[0] == 2
+        assert sorted(order[:8]) == [0] * 7 + [2]
