@@ -87,10 +87,14 @@ class FleetView:
     def put_card(self, digest: str, card: wire.ModelCard) -> None:
         self._cards[digest] = card
 
+    def hanging(self) -> list[str]:
+        """Workers whose last beat said that their engine hangs."""
+        return [worker for worker, beat in self._beats.items() if not beat.healthy]
+
     def newly_lost(self, now: float) -> list[str]:
         """Workers that were lost since the last call. They stay so until they beat again and are healthy."""
-        hanging = [worker for worker, beat in self._beats.items() if not beat.healthy]
-        lost = [worker for worker in dict.fromkeys([*self.silence.silent(now), *hanging]) if worker not in self._lost]
+        candidates = dict.fromkeys([*self.silence.silent(now), *self.hanging()])
+        lost = [worker for worker in candidates if worker not in self._lost]
         self._lost.update(lost)
         for worker in list(self._lost):
             if self.silence.silent_s(worker, now) > FORGET_S:
