@@ -70,8 +70,11 @@ class Outbox:
                 self._changed.set()
                 continue
             for gateway in [gateway for gateway in self._pending if gateway not in self._cut_off]:
-                items = self._pending.pop(gateway)
+                items = self._pending.pop(gateway, None)
+                if items is None:
+                    continue  # it was forgotten meanwhile
                 self._pending_count -= len(items)
+                self._remember(gateway, items)
                 await self._publish(gateway, items)
             if not self._pending:
                 self._emptied.set()
@@ -82,7 +85,7 @@ class Outbox:
 
     async def reconnected(self) -> None:
         """An ensure hook for the bus."""
-        self._cut_off = {*self._pending, *(gateway for gateway, line in self._lines.items() if line.sent)}
+        self._cut_off = {*self._pending, *(gateway for gateway, line in self._lines.items() if _since(line))}
 
     def heard(self, gateway: str, connection: int) -> None:
         """The gateway listens (again), over this one of its connections."""
@@ -110,6 +113,7 @@ class Outbox:
         self._changed.set()
 
     def _remember(self, gateway: str, items: list[Item]) -> None:
+        """Before any of it is on its way, so that a repetition never overtakes a part."""
         now = self._clock.monotonic()
         line = self._lines.setdefault(gateway, _Line(now))
         _since(line).append((now, items))
@@ -121,7 +125,6 @@ class Outbox:
             await self._publish(gateway, items[:middle])
             await self._publish(gateway, items[middle:])
             return
-        self._remember(gateway, items)
         try:
             await self._bus.publish(subjects.frame_subject(gateway), data)
             self.frames_total += 1
