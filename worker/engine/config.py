@@ -21,7 +21,7 @@ class EngineConfig:
 
     watermark: float = 0.05
     """Share of the pool that stays free when a sequence is admitted beside others. It is their room to grow. With a
-    pool of half of what is needed, 0, 3, 5 and 10 % cost 51, 13, 7 and 3 % of computation in preempted work
+    pool of half of what is needed, 0, 3, 5 and 10 % cost about 50, 13, 8 and 3 % of computation in preempted work
     (`bench.scheduler`); beyond 5 % fewer sequences run at the same time."""
 
     def __post_init__(self) -> None:
