@@ -152,6 +152,30 @@ async def test_an_urgent_job_takes_the_place_of_a_less_urgent_one_which_goes_on_
         assert worker.link.custody.stats.preemptions_total == 1
 
 
+async def test_a_full_worker_leaves_an_urgent_job_to_one_with_room(nats_server: services.NatsServer) -> None:
+    async with fleet(nats_server.url, hesitate_s=60) as workers, gateway(nats_server.url) as dispatcher:
+        full = workers.start(sequences_max=1)
+        await ready(dispatcher)
+        reading = Reading(dispatcher, job(dispatcher, tier=2, max_tokens=CONTEXT))
+        await reading.say(5)
+
+        async def ask() -> str:
+            async with opened(dispatcher, job(dispatcher), wait_s=60) as stream:
+                await read(stream)
+                return stream.worker
+
+        urgent = asyncio.create_task(ask())
+        await all_queued(dispatcher, 1)
+        for _ in range(3):
+            full.link.intake.look()
+            await asyncio.sleep(0.1)
+        assert not urgent.done(), "it was taken though it is younger than the hesitation"
+        free = workers.start()
+        assert await urgent == free.link.worker
+        assert full.link.custody.stats.preemptions_total == 0
+        await reading.leave()
+
+
 async def test_an_urgent_job_takes_the_blocks_of_less_urgent_ones(nats_server: services.NatsServer) -> None:
     async with fleet(nats_server.url) as workers, gateway(nats_server.url) as dispatcher:
         worker = workers.start(blocks=1 + 256, step_us=5_000, oracle=True)  # 4,096 tokens
