@@ -17,6 +17,7 @@ app = cyclopts.App(
     version_flags=[],
 )
 
+app.command("bench.scheduler:run", name="scheduler", help="The engine's own work, without a model: seconds.")
 app.command("bench.engine:run", name="engine", help="The engine with the real model, in process.")
 app.command("bench.stack:run", name="stack", help="Everything together with the real model, over HTTP.")
 app.command("bench.gateway:run", name="gateway", help="Gateway, NATS and limiter, against a fake engine.")
@@ -25,14 +26,14 @@ app.command("bench.load_command:run", name="load", help="Put load on any OpenAI-
 
 @app.default
 def everything(*, quick: bool = False) -> None:
-    """Run engine, stack and gateway: some minutes.
+    """Run scheduler, engine, stack and gateway: some minutes.
 
     Parameters
     ----------
     quick
         Fewer requests: shows that everything works, and roughly how fast.
     """
-    for part in ("engine", "stack", "gateway"):
+    for part in ("scheduler", "engine", "stack", "gateway"):
         importlib.import_module(f"bench.{part}").run(quick=quick)
 
 

@@ -65,6 +65,7 @@ class Gateway:
             gate=Gate(settings.requests_open_max, closed=True),
             metrics=Metrics(),
         )
+        self.services.metrics.watch_workers(self._dispatcher.fleet.states)
 
     @asynccontextmanager
     async def storage(self) -> AsyncGenerator[None]:

@@ -1,6 +1,10 @@
 """The gateway's Prometheus metrics, in a registry of their own. Labels are bounded: no tenant, no key, no free text."""
 
+from collections.abc import Callable, Iterator, Mapping
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 UNKNOWN_MODEL = "unknown"  # the label of requests that named no model we serve
 
@@ -27,6 +31,21 @@ class Metrics:
         self.streams_open = Gauge("forebay_streams_open", "Streaming answers being sent", registry=self.registry)
         self.requests_open = Gauge("forebay_requests_open", "Requests being served", registry=self.registry)
 
+    def watch_workers(self, states: Callable[[], Mapping[str, int]]) -> None:
+        """`states()` says how many workers of the fleet are in which state."""
+        self.registry.register(_Workers(states))
+
     def exposition(self) -> bytes:
         """The text that Prometheus scrapes."""
         return generate_latest(self.registry)
+
+
+class _Workers(Collector):
+    def __init__(self, states: Callable[[], Mapping[str, int]]) -> None:
+        self._states = states
+
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily("forebay_workers", "Workers as this gateway hears them", labels=["state"])
+        for state, count in self._states().items():
+            family.add_metric([state], count)
+        yield family

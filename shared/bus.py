@@ -122,6 +122,7 @@ class Bus:
         self._task: asyncio.Task[None] | None = None
         self._last_error = ""
         self.reconnects = 0
+        self.connection = 0  # grows each time the bus becomes ready
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._run(), name=f"bus {self._name}")
@@ -278,6 +279,7 @@ class Bus:
             return  # lost again meanwhile
         self._down_since = None
         self.ready_since = time.monotonic()
+        self.connection += 1
         self._ready.set()
         self._log.info("bus.ready", reconnects=self.reconnects)
 

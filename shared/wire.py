@@ -179,6 +179,7 @@ class GatewayBeat(Message, frozen=True):
 
     gateway: str
     incarnation: str
+    connection: int = 0  # grows when the gateway's connection is made anew: what was sent meanwhile did not arrive
 
 
 class UsageEvent(Message, frozen=True):

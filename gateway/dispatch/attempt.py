@@ -76,6 +76,8 @@ class Attempt:
             return "repeat"
         if chunk.seq > self.seq + 1 and not self.unread:
             return "hole"
+        if not 0 <= chunk.choice < len(self.tokens):
+            return "hole"  # a broken worker; others in its frame must not suffer for it
         self.seq = chunk.seq
         if self.first_token_at is None:
             self.first_token_at = now

@@ -194,6 +194,13 @@ class Dispatcher:
             async with asyncio.timeout(self.limits.leave_wait_s):
                 await attempt.over.wait()
 
+    @property
+    def _awaits_repeats(self) -> bool:
+        """The connection was lost and has only just been made again, or is about to be."""
+        if not self.bus.ready:
+            return True
+        return self.bus.connection > 1 and self._clock.monotonic() - self.bus.ready_since < self.limits.repeat_s
+
     # -- messages. Handlers never wait: they are called one after the other.
 
     def _on_frame(self, _: str, data: bytes) -> None:
@@ -202,7 +209,7 @@ class Dispatcher:
         except msgspec.DecodeError as error:
             self._log.error("frame.unreadable", error=str(error))
             return
-        verdicts = self._inbox.on_frame(frame, self._clock.monotonic())
+        verdicts = self._inbox.on_frame(frame, self._clock.monotonic(), patient=self._awaits_repeats)
         cancels = verdicts.cancels
         for attempt in verdicts.lost:
             self._endings.lost(attempt)
@@ -223,12 +230,14 @@ class Dispatcher:
     # -- loops
 
     async def _beat(self) -> None:
-        beat = wire.encode(wire.GatewayBeat(gateway=self.gateway_id, incarnation=self._incarnation))
         subject = subjects.gateway_beat_subject(self.gateway_id)
         while True:
             if self.bus.ready:  # never into the buffer of a lost connection: old beats would say nothing
+                beat = wire.GatewayBeat(
+                    gateway=self.gateway_id, incarnation=self._incarnation, connection=self.bus.connection
+                )
                 with contextlib.suppress(BusUnavailable):
-                    await self.bus.publish(subject, beat)
+                    await self.bus.publish(subject, wire.encode(beat))
             await asyncio.sleep(self.limits.beat_s)
 
     async def _fetch_cards(self) -> None:

@@ -6,10 +6,14 @@ while it says that its engine hangs. Fetching a card is somebody else's work:
 beats is ready to take work for it, and only once its card is here.
 """
 
+from typing import Literal, get_args
+
 import msgspec
 
 from shared import wire
 from shared.silence import Silence
+
+WorkerState = Literal["ready", "unready", "draining", "hanging", "silent"]
 
 FORGET_S = 60.0  # a silent worker's last beat is kept this long, for metrics
 
@@ -57,6 +61,13 @@ class FleetView:
         """The last beat of every worker that is not lost."""
         return [beat for worker, beat in self._beats.items() if worker not in self._lost]
 
+    def states(self) -> dict[str, int]:
+        """How many workers are in which state."""
+        counts: dict[str, int] = dict.fromkeys(get_args(WorkerState), 0)
+        for beat in self._beats.values():
+            counts[self._state(beat)] += 1
+        return counts
+
     def serves(self, digest: str) -> bool:
         """Whether a living worker has this card, and may come to serve it if it does not yet."""
         return any(beat.card == digest and not beat.draining for beat in self.workers())
@@ -76,15 +87,26 @@ class FleetView:
     def put_card(self, digest: str, card: wire.ModelCard) -> None:
         self._cards[digest] = card
 
+    def hanging(self) -> list[str]:
+        """Workers whose last beat said that their engine hangs."""
+        return [worker for worker, beat in self._beats.items() if not beat.healthy]
+
     def newly_lost(self, now: float) -> list[str]:
         """Workers that were lost since the last call. They stay so until they beat again and are healthy."""
-        hanging = [worker for worker, beat in self._beats.items() if not beat.healthy]
-        lost = [worker for worker in dict.fromkeys([*self.silence.silent(now), *hanging]) if worker not in self._lost]
+        candidates = dict.fromkeys([*self.silence.silent(now), *self.hanging()])
+        lost = [worker for worker in candidates if worker not in self._lost]
         self._lost.update(lost)
         for worker in list(self._lost):
             if self.silence.silent_s(worker, now) > FORGET_S:
                 self._forget(worker)
         return lost
+
+    def _state(self, beat: wire.WorkerBeat) -> WorkerState:
+        if beat.worker in self._lost:
+            return "silent" if beat.healthy else "hanging"
+        if beat.draining:
+            return "draining"
+        return "ready" if beat.ready else "unready"
 
     def _ready(self) -> list[wire.WorkerBeat]:
         return [beat for beat in self.workers() if beat.ready and not beat.draining and beat.card in self._cards]

@@ -4,7 +4,8 @@ Owns the table of open attempts. Does no I/O and reads no clock: a frame and the
 Invariant: only the bound worker of an attempt can change it.
 
 Core NATS delivers a connection's messages in order or not at all, and a worker sends frames and rolls over one subject
-and one connection. So a hole in `seq` is final, and an attempt that a roll leaves out is not coming.
+and one connection. So a hole in `seq` is final, and an attempt that a roll leaves out is not coming. Only after our own
+connection was lost the workers begin again where they last heard of us; until then holes are passed over.
 """
 
 from dataclasses import dataclass, field
@@ -53,18 +54,19 @@ class Inbox:
             if not bound:
                 self._by_worker.pop(attempt.worker, None)
 
-    def on_frame(self, frame: wire.Frame, now: float) -> Verdicts:
+    def on_frame(self, frame: wire.Frame, now: float, *, patient: bool = False) -> Verdicts:
+        """`patient` while repeats may still come: nothing is lost yet."""
         verdicts = Verdicts()
         for item in frame.items:
             if isinstance(item, wire.Roll):
-                self._on_roll(frame.worker, item, now, verdicts)
+                self._on_roll(frame.worker, item, now, verdicts, patient=patient)
                 continue
             attempt = self._owned(frame.worker, item.request, item.attempt, now)
             if isinstance(item, wire.Accepted):
                 if attempt is None:
                     verdicts.cancels.append(_duplicate(item.request, item.attempt))
             elif attempt is not None:
-                self._on_output(attempt, item, now, verdicts)
+                self._on_output(attempt, item, now, verdicts, patient=patient)
         return verdicts
 
     def _owned(self, worker: str, request: str, number: int, now: float) -> Attempt | None:
@@ -79,18 +81,19 @@ class Inbox:
             self._by_worker.setdefault(worker, {})[request] = attempt
         return attempt if attempt.worker == worker else None
 
-    def _on_output(self, attempt: Attempt, item: wire.Chunk | wire.End, now: float, verdicts: Verdicts) -> None:
+    def _on_output(
+        self, attempt: Attempt, item: wire.Chunk | wire.End, now: float, verdicts: Verdicts, *, patient: bool
+    ) -> None:
         received = attempt.receive(item, now) if isinstance(item, wire.Chunk) else attempt.finish(item)
         if received == "hole":
-            verdicts.lost.append(attempt)
-            self.remove(attempt)
+            self._lose(attempt, verdicts, patient=patient)
         elif received == "slow":
             verdicts.slow.append(attempt)
         if attempt.end is not None:
             verdicts.ended.append(attempt)
             self.remove(attempt)
 
-    def _on_roll(self, worker: str, roll: wire.Roll, now: float, verdicts: Verdicts) -> None:
+    def _on_roll(self, worker: str, roll: wire.Roll, now: float, verdicts: Verdicts, *, patient: bool) -> None:
         listed: set[str] = set()
         for entry in roll.entries:
             attempt = self._owned(worker, entry.request, entry.attempt, now)
@@ -100,8 +103,12 @@ class Inbox:
                 listed.add(entry.request)
         for attempt in self.of_worker(worker):
             if attempt.request not in listed:  # it was left out, or chunks before the roll are missing
-                verdicts.lost.append(attempt)
-                self.remove(attempt)
+                self._lose(attempt, verdicts, patient=patient)
+
+    def _lose(self, attempt: Attempt, verdicts: Verdicts, *, patient: bool) -> None:
+        if not patient:
+            verdicts.lost.append(attempt)
+            self.remove(attempt)
 
 
 def _duplicate(request: str, number: int) -> wire.Cancel:

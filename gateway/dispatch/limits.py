@@ -8,6 +8,7 @@ class DispatchLimits(msgspec.Struct, frozen=True, kw_only=True):
     worker_silence_s: float = 1.5  # without a beat of it while ours come back: the worker is lost
     nats_wait_s: float = 2.0  # a new request waits this long for NATS, then 503
     nats_outage_s: float = 10.0  # a running stream waits this long for NATS, then an error event
+    repeat_s: float = 2.0  # after a reconnect workers have this long to repeat what did not arrive
     unseen_s: float = 2.0  # a job that left its queue and that no worker shows in this time is lost
     no_worker_s: float = 5.0  # a queued job waits this long for any worker of its model, then 503
     cancel_repeat_s: float = 1.0  # cancels are at-most-once: repeated until the attempt has ended

@@ -53,11 +53,11 @@ class Reconciler:
             await asyncio.sleep(self._limits.beat_s)
             now = self._clock.monotonic()
             for worker in self._fleet.newly_lost(now):
-                attempts = self._inbox.of_worker(worker)
-                self._log.warning("worker.lost", worker=worker, attempts=len(attempts))
-                for attempt in attempts:
-                    self._endings.lost(attempt)
+                self._log.warning("worker.lost", worker=worker, attempts=len(self._inbox.of_worker(worker)))
+                self._lose_all(worker)
                 self._doubts.set()  # it may have claimed jobs that it never accepted
+            for worker in self._fleet.hanging():
+                self._lose_all(worker)  # what it has accepted since
             outage = self._bus.down_s() > self._limits.nats_outage_s
             for attempt in self._inbox.attempts():
                 if attempt.left is None:
@@ -76,6 +76,10 @@ class Reconciler:
             except BusUnavailable:
                 self._doubts.set()
                 await asyncio.sleep(self._limits.beat_s)
+
+    def _lose_all(self, worker: str) -> None:
+        for attempt in self._inbox.of_worker(worker):
+            self._endings.lost(attempt)
 
     def _judge(self, attempt: Attempt, now: float, *, outage: bool) -> None:
         if outage:

@@ -91,6 +91,13 @@ def finish_of(chunks: list[dict[str, Any]], index: int = 0) -> str:
     return reasons[0]
 
 
+def counts(answer: dict[str, Any]) -> dict[str, int]:
+    """The token counts of an answer or of a stream's last event, without those that depend on what was asked before."""
+    usage = answer["usage"]
+    assert 0 <= usage["prompt_tokens_details"]["cached_tokens"] < usage["prompt_tokens"]
+    return {name: usage[name] for name in ("prompt_tokens", "completion_tokens", "total_tokens")}
+
+
 def assert_error(answer: httpx.Response, status: int | tuple[int, ...], param: str | None = None) -> dict[str, Any]:
     """OpenAI's error shape, with no stack trace and no echo of the input."""
     allowed = (status,) if isinstance(status, int) else status

@@ -76,6 +76,7 @@ class Worker:
     link: Link
     stop: asyncio.Event
     task: asyncio.Task[None]
+    service: Service
 
     async def drain(self) -> None:
         self.stop.set()
@@ -122,7 +123,7 @@ class Fleet:
             service=service,
             limits=self.limits,
         )
-        worker = Worker(link, stop, asyncio.create_task(link.run(stop, drain_s=drain_s)))
+        worker = Worker(link, stop, asyncio.create_task(link.run(stop, drain_s=drain_s)), service)
         self.workers.append(worker)
         return worker
 

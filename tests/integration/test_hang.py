@@ -31,7 +31,7 @@ class Holdup:
 async def test_a_hanging_engine_is_lost_though_its_worker_beats(nats_server: services.NatsServer) -> None:
     holdup = Holdup(after=10)
     async with (
-        fleet(nats_server.url, step_s_max=0.5) as workers,
+        fleet(nats_server.url, step_s_max=2.0) as workers,
         gateway(nats_server.url, worker_silence_s=60, no_worker_s=0.3) as dispatcher,
     ):
         worker = workers.start(sleep=holdup)

@@ -105,7 +105,9 @@ async def test_a_gateway_without_workers(database_url: str, nats_server: NatsSer
             async with http.get(running.ops + "/healthz/live") as response:
                 assert response.status == 200
             async with http.get(running.ops + "/metrics") as response:
-                assert "forebay_requests_total" in await response.text()
+                text = await response.text()
+                assert "forebay_requests_total" in text
+                assert 'forebay_workers{state="ready"} 0.0' in text
         running.program.send_signal(signal.SIGTERM)
         assert await told(running.program) == ""
         assert running.program.returncode == 0

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from shared import subjects, wire
 from shared.bus import Bus
-from shared.clock import SystemClock
 from tests import services
 from tests.unit.dispatch.samples import accepted, chunk, end, entry, roll
 from worker.link.limits import LinkLimits
@@ -15,9 +14,23 @@ from worker.link.outbox import Outbox
 
 
 @dataclass
+class HandClock:
+    """Moved by hand."""
+
+    now: float = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        return self.now
+
+
+@dataclass
 class Line:
     bus: Bus
     outbox: Outbox
+    clock: HandClock
     frames: list[wire.Frame] = field(default_factory=list)
 
     @property
@@ -33,8 +46,9 @@ class Line:
 @contextlib.asynccontextmanager
 async def line(url: str, **limits: int) -> AsyncIterator[Line]:
     async with Bus(url, name="test", role="worker") as bus:
-        outbox = Outbox(bus, "w1", LinkLimits(**limits), SystemClock())
-        opened = Line(bus, outbox)
+        clock = HandClock()
+        outbox = Outbox(bus, "w1", LinkLimits(**limits), clock)
+        opened = Line(bus, outbox, clock)
         await bus.subscribe(
             subjects.frame_subject("gw"), lambda _, data: opened.frames.append(wire.decode(data, wire.Frame))
         )
@@ -79,11 +93,11 @@ async def test_after_a_cut_nothing_goes_to_a_gateway_before_it_is_heard(nats_ser
         out.outbox.add("gw", roll(entry(3)))
         await asyncio.sleep(0.1)
         assert out.items == []
-        out.outbox.heard("gw")
+        out.outbox.heard("gw", 1)
         await out.until(5)
         # Once more what may have been lost, without the old roll, which is not true in this place.
         assert out.items == [accepted(), chunk(1), chunk(2), chunk(3), roll(entry(3))]
-        out.outbox.heard("gw")
+        out.outbox.heard("gw", 1)
         out.outbox.add("gw", chunk(4))
         await out.until(6)
         assert out.items[-1] == chunk(4)
@@ -93,13 +107,37 @@ async def test_what_was_sent_long_before_a_cut_is_not_repeated(nats_server: serv
     async with line(nats_server.url) as out:
         out.outbox.add("gw", chunk(1))
         await out.until(1)
-        [(sent_at, gateway, items)] = out.outbox._recent
-        out.outbox._recent[0] = (sent_at - 60, gateway, items)
+        out.clock.now += 60
+        out.outbox.heard("gw", 1)
         await out.outbox.reconnected()
-        out.outbox.heard("gw")
+        out.outbox.heard("gw", 1)
         out.outbox.add("gw", chunk(2))
         await out.until(2)
         assert out.items == [chunk(1), chunk(2)]
+
+
+async def test_a_gateway_that_was_cut_off_gets_again_what_was_sent_since_it_was_heard(
+    nats_server: services.NatsServer,
+) -> None:
+    async with line(nats_server.url) as out:
+        out.outbox.add("gw", chunk(1))
+        await out.until(1)
+        out.clock.now += 60
+        out.outbox.heard("gw", 1)
+        for seq in (2, 3):
+            out.clock.now += 0.1
+            out.outbox.add("gw", chunk(seq))
+            await out.until(seq)
+        out.outbox.add("other", chunk(1, "r2"))
+        out.clock.now += 4
+        out.outbox.heard("gw", 2)
+        out.outbox.add("gw", chunk(4))
+        await out.until(6)
+        assert out.items == [chunk(1), chunk(2), chunk(3), chunk(2), chunk(3), chunk(4)]
+        out.outbox.heard("gw", 2)
+        out.outbox.add("gw", chunk(5))
+        await out.until(7)
+        assert out.items[-1] == chunk(5)
 
 
 async def test_memory_is_bounded_and_a_gone_gateway_frees_it(nats_server: services.NatsServer) -> None:

@@ -9,6 +9,7 @@ import pytest
 from gateway.errors import Unavailable
 from tests import services
 from tests.integration.fleet import CONTEXT, fleet, gateway, job, opened, read, ready, tokens, until, usage
+from tests.proxy import through_proxy
 
 
 async def test_a_short_outage_loses_no_token(nats_server: services.NatsServer) -> None:
@@ -25,6 +26,29 @@ async def test_a_short_outage_loses_no_token(nats_server: services.NatsServer) -
         assert stream.completion_tokens == 300
         [event] = await usage(nats_server.url, expected=1)
         assert (event.finish, event.completion_tokens) == ("length", 300)
+
+
+async def test_an_outage_of_the_gateways_connection_alone_loses_no_token(nats_server: services.NatsServer) -> None:
+    """The worker goes on sending meanwhile, to nobody."""
+    async with (
+        through_proxy(nats_server.url) as (proxy, url),
+        fleet(nats_server.url, gateway_silence_s=60) as workers,
+        gateway(url, nats_outage_s=60) as dispatcher,
+    ):
+        workers.start(step_us=5_000)
+        await ready(dispatcher)
+        async with opened(dispatcher, job(dispatcher, max_tokens=400)) as stream:
+            got = tokens(await anext(stream))
+            for _ in range(2):
+                await proxy.cut()
+                await until(lambda: not dispatcher.bus.ready)
+                await asyncio.sleep(0.3)
+                await proxy.listen()
+                await until(lambda: dispatcher.bus.ready, 30)
+            got += tokens(await read(stream))
+        assert len(got) == stream.completion_tokens == 400
+        [event] = await usage(nats_server.url, expected=1)
+        assert (event.finish, event.completion_tokens) == ("length", 400)
 
 
 async def test_queued_jobs_survive_a_killed_server(nats_server: services.NatsServer) -> None:

@@ -65,7 +65,6 @@ class Inspected:
         if victims and admitted:
             (urgent,) = admitted
             assert all(victim.tier > urgent.tier for victim in victims)
-            assert not any(self.service.owed(victim.tier) for victim in victims)
 
     def _turn(self, sequence: Sequence) -> tuple[int, float, int]:
         return (sequence.tier, self.service.level(sequence.tier, sequence.tenant), sequence.arrival)

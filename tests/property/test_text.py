@@ -14,6 +14,7 @@ from worker.engine.request import EngineRequest, SamplingParams
 from worker.engine.vocabulary import TokenTable
 from worker.models import sentencepiece
 from worker.models.byte_level import _byte_of_character
+from worker.models.first_space import skips_first_space
 
 SPACE = sentencepiece.SPACE
 BOS = "<s>"
@@ -84,6 +85,13 @@ def recite(prompt: list[int], output: list[int], table: TokenTable, stop: tuple[
         assert not [done for done in result.done if done.error]
         texts += [chunk.text for chunk in result.chunks]
     return texts
+
+
+def test_whether_the_first_space_is_shown_is_the_decoders_matter() -> None:
+    assert skips_first_space(SENTENCEPIECE, PIECE_TABLE.tokens)
+    spaced = Tokenizer(models.BPE({"\u0120x": 0}, []))
+    spaced.decoder = decoders.ByteLevel()
+    assert not skips_first_space(spaced, [b" x"])
 
 
 @given(output=byte_ids)

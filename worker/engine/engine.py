@@ -33,7 +33,7 @@ from worker.engine.results import (
 from worker.engine.runner import Runner
 from worker.engine.schedule import Schedule
 from worker.engine.scheduler import Scheduler
-from worker.engine.sequence import Sequence, Status
+from worker.engine.sequence import Account, Sequence, Status
 from worker.engine.service import Service
 from worker.engine.vocabulary import Vocabulary
 
@@ -55,7 +55,7 @@ class Engine:
         self._pool = BlockPool(runner.blocks_total)
         self._scheduler = Scheduler(config, self._pool, self._service)
         self._live: dict[str, LiveRequest] = {}
-        self._accounts = Counter[tuple[int, str]]()  # live requests by (tier, tenant)
+        self._accounts: dict[tuple[int, str], Account] = {}  # of tenants that have requests
         self._arrivals = 0
         self._preemptions = 0
         self._prompt_tokens = 0
@@ -83,11 +83,12 @@ class Engine:
             raise DoesNotFit(
                 f"The prompt has {longest} tokens; this worker holds {self.tokens_max}, prompt and output together."
             )
-        sequences = self._sequences(request)
+        account = self._accounts.setdefault((request.tier, request.tenant), Account(request.tier, request.tenant))
+        account.requests += 1
+        self._service.arrived(account.tier, account.tenant)
+        sequences = self._sequences(request, account)
         prompts = [Prompt(len(prompt), known=len(prompt)) for prompt in request.prompts]
-        self._live[request.id] = LiveRequest(request.n, prompts, sequences)
-        self._accounts[request.tier, request.tenant] += 1
-        self._service.arrived(request.tier, request.tenant)
+        self._live[request.id] = LiveRequest(account, request.n, prompts, sequences)
         for first in range(0, len(sequences), request.n):
             leader, *others = sequences[first : first + request.n]
             self._scheduler.add(leader, others)
@@ -143,9 +144,9 @@ class Engine:
         self._scheduler.check_integrity()
         unfinished = sum(live.unfinished for live in self._live.values())
         assert unfinished == len(self._scheduler.running) + self._scheduler.waiting_count
-        assert self._accounts.total() == len(self._live)
+        assert sum(account.requests for account in self._accounts.values()) == len(self._live)
 
-    def _sequences(self, request: EngineRequest) -> list[Sequence]:
+    def _sequences(self, request: EngineRequest, account: Account) -> list[Sequence]:
         start = root(request.salt)
         stops = tuple(compile_stop(text) for text in request.sampling.stop)
         ends = frozenset(request.sampling.stop_token_ids)
@@ -159,8 +160,7 @@ class Engine:
                 Sequence(
                     request=request.id,
                     choice=choice,
-                    tier=request.tier,
-                    tenant=request.tenant,
+                    account=account,
                     arrival=self._arrivals,
                     tokens=list(prompt),
                     prompt_len=len(prompt),
@@ -209,22 +209,23 @@ class Engine:
     def _charge(self, plan: Schedule) -> None:
         """Tenants pay for what this step has computed for them for the first time."""
         outputs = Counter(map(_account, plan.decodes))
-        inputs = Counter[tuple[int, str]]()
+        inputs = Counter[Account]()
         for sequence, tokens in plan.chunks:
             end = sequence.num_computed + tokens
             prompt = self._live[sequence.request].prompt_of(sequence)
             inputs[sequence.account] += prompt.computed(sequence.num_computed, end)
             outputs[sequence.account] += end == len(sequence.tokens)
         for account in inputs.keys() | outputs.keys():
-            tier, tenant = account
-            self._service.charge(tier, tenant, input_tokens=inputs[account], output_tokens=outputs[account])
+            self._service.charge(
+                account.tier, account.tenant, input_tokens=inputs[account], output_tokens=outputs[account]
+            )
 
     def _apply(self, sequences: list[Sequence], sampled: Sampled, result: StepResult) -> None:
-        for row, (sequence, token) in enumerate(zip(sequences, sampled.ids, strict=True)):
+        for sequence, token, logprobs in zip(sequences, sampled.ids, sampled.logprobs, strict=True):
             if sequence.status is Status.FINISHED:
                 continue  # its request has failed
             try:
-                chunk = self._accept(sequence, token, sampled.logprobs[row])
+                chunk = self._accept(sequence, token, logprobs)
             except Exception as error:  # noqa: BLE001 - it ends this request alone
                 result.failure = error
                 self._fail(sequence.request, "The engine failed while it processed this request.", result)
@@ -232,11 +233,11 @@ class Engine:
             result.chunks.append(chunk)
             if chunk.finish is not None:
                 self._finish(sequence, result)
+        self._generated_tokens += len(result.chunks)
 
     def _accept(self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None) -> ChoiceChunk:
         """Append a token to its sequence: its text, and whether it is the last."""
         sequence.tokens.append(token)
-        self._generated_tokens += 1
         finish: Finish | None = None
         text = ""
         if token in sequence.ends:
@@ -273,9 +274,9 @@ class Engine:
         live = self._live.pop(request_id)
         for sequence in live.sequences:
             self._scheduler.release(sequence)
-        account = live.sequences[0].account
-        self._accounts[account] -= 1
-        if not self._accounts[account]:
-            del self._accounts[account]
-            self._service.left(*account)
+        account = live.account
+        account.requests -= 1
+        if not account.requests:
+            del self._accounts[account.tier, account.tenant]
+            self._service.left(account.tier, account.tenant)
         return live.totals()

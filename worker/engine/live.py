@@ -7,7 +7,7 @@ and however often it is computed again.
 from dataclasses import dataclass, field
 
 from worker.engine.results import RequestTotals
-from worker.engine.sequence import Sequence
+from worker.engine.sequence import Account, Sequence
 
 
 @dataclass(slots=True)
@@ -34,6 +34,7 @@ class Prompt:
 class LiveRequest:
     """Choice `c` continues prompt `c // n`."""
 
+    account: Account
     n: int
     prompts: list[Prompt]
     sequences: list[Sequence]

@@ -14,10 +14,11 @@ How it decides (the numbers behind it are vLLM's and SGLang's reports, 2024 to 2
   computed again, except for its last token, whose logits are wanted. Whose turn it is says `WaitingQueue`; nobody
   overtakes a sequence that waits for room.
 * A running sequence that needs a block when none is free preempts one (`victims`), which may be itself. The victim
-  gives up its blocks and waits, with its tokens, at its old place. Nobody is admitted in a step that preempted.
-* A waiting sequence for which there is no room, or no place, preempts running ones of less urgent tiers, if that
-  makes enough of it: as many as it takes, and it alone is admitted in that step. Nobody gives way while their tier is
-  owed its floor share, and a sequence that was admitted on the floor share runs as if it were of the most urgent tier.
+  gives up its blocks and waits, with its tokens, at its old place. In a step that preempted nobody is admitted, but
+  for one that is more urgent than some who run.
+* Such a one, if there is no room for it, or no place, preempts running ones of less urgent tiers: as many as it takes,
+  and none if that would not be enough. Nobody gives way to it while their tier is owed its floor share, and a
+  sequence that was admitted on the floor share runs as if it were of the most urgent tier.
 * One sequence is never preempted while there is another: the last in the order of victims. So it ends, and then the
   next: every sequence ends, however small the pool. It can always grow once it is alone, because `tokens_max` of a
   sequence never exceeds the pool.
@@ -80,8 +81,7 @@ class Scheduler:
         """The next step. Nothing is counted as computed yet: whoever runs it says so when it has succeeded."""
         preempted = self._grow_running()
         draft = Draft(self._config.tokens_per_step, self.running)
-        if not preempted:
-            preempted = self._admit(draft)
+        preempted = self._admit(draft, preempted)
         schedule = draft.finish(preempted)
         idle = not self.running and not len(self.waiting)
         assert idle or schedule.decodes or schedule.chunks, "there is work, and none of it can be done"
@@ -202,25 +202,26 @@ class Scheduler:
         sequence.status = Status.WAITING
         self.waiting.add(sequence)
 
-    def _admit(self, draft: Draft) -> int:
-        """Admit whose turn it is while there is room and budget. How many were preempted for it."""
+    def _admit(self, draft: Draft, preempted: int) -> int:
+        """Admit whose turn it is while there is room and budget. How many this step has preempted, then."""
         on_floor = False  # only one in a step: the service learns what it costs only when the step has run
         while (sequence := self.waiting.head(strict=on_floor)) is not None and draft.left(sequence.tier) > 0:
-            if len(self.running) == self._config.sequences_max and self._least_urgent <= sequence.tier:
-                return 0
+            urgent = self._least_urgent > sequence.tier
+            if not urgent and (preempted or len(self.running) == self._config.sequences_max):
+                break
             want = self._want(sequence)
-            preempted = 0
             if not self._fits(want):
-                preempted = 0 if draft.admitted else self._make_room(sequence, want)
-                if not preempted:
-                    return 0
+                victims_found = 0 if draft.admitted else self._make_room(sequence, want)
+                if not victims_found:
+                    break
+                preempted += victims_found
             floor = not on_floor and self._service.owed(sequence.tier)
             on_floor = on_floor or floor
             self._start(sequence, want, rank=_MOST_URGENT if floor else sequence.tier)
             draft.admit(sequence)
             if preempted:
-                return preempted
-        return 0
+                break
+        return preempted
 
     def _want(self, sequence: Sequence) -> Want:
         # One token at least is computed, since its logits are wanted.

@@ -26,19 +26,26 @@ class Status(Enum):
     FINISHED = auto()  # holds no block, and never will again
 
 
+@dataclass(slots=True, eq=False)
+class Account:
+    """Who is charged: one object for each tier and tenant that has requests here."""
+
+    tier: int
+    tenant: str
+    requests: int = 0
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class Sequence:
     request: str
     choice: int
-    tier: int
-    tenant: str
+    account: Account
     arrival: int  # unique, in the order of arrival
     tokens: list[int]  # prompt and output
     prompt_len: int
     tokens_max: int  # with so many tokens the sequence has its full length
     sampling: SamplingParams
     chain: Chain
-    account: tuple[int, str] = field(init=False)  # (tier, tenant)
     table: BlockTable = NO_TABLE
     ends: frozenset[int] = frozenset()  # tokens that end the text
     text: Detokenizer = field(default_factory=Detokenizer)
@@ -50,8 +57,13 @@ class Sequence:
     publish_at: int = 0  # while it runs: with so many computed tokens the prefix cache learns of another block
     preemptions: int = 0
 
-    def __post_init__(self) -> None:
-        self.account = (self.tier, self.tenant)
+    @property
+    def tier(self) -> int:
+        return self.account.tier
+
+    @property
+    def tenant(self) -> str:
+        return self.account.tenant
 
     @property
     def gap(self) -> int:

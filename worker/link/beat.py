@@ -20,7 +20,7 @@ FORGET_AFTER = 4  # times the silence after which a gateway's requests are abort
 
 
 class Beats:
-    """`state()` makes the next beat; `heard(gateway)` is called at each beat of a gateway."""
+    """`state()` makes the next beat; `heard(gateway, connection)` is called at each beat of a gateway."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Beats:
         worker: str,
         *,
         state: Callable[[], wire.WorkerBeat],
-        heard: Callable[[str], None],
+        heard: Callable[[str, int], None],
         limits: LinkLimits,
         clock: Clock,
     ) -> None:
@@ -84,9 +84,9 @@ class Beats:
 
     def _on_gateway_beat(self, _: str, data: bytes) -> None:
         with contextlib.suppress(msgspec.DecodeError):
-            gateway = wire.decode(data, wire.GatewayBeat).gateway
-            self._silence.heard(gateway, self._clock.monotonic())
-            self._heard(gateway)
+            beat = wire.decode(data, wire.GatewayBeat)
+            self._silence.heard(beat.gateway, self._clock.monotonic())
+            self._heard(beat.gateway, beat.connection)
 
     def _on_own_beat(self, _: str, __: bytes) -> None:
         self._silence.own_beat(self._clock.monotonic())

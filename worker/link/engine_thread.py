@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from worker.engine.engine import Engine
+from worker.engine.errors import EngineError
 from worker.engine.request import EngineRequest
 from worker.engine.results import EngineStats, RequestTotals, StepResult
 
@@ -112,7 +113,10 @@ class EngineThread:
             try:
                 self._engine.add(command)
                 added.append(command.id)
+            except EngineError as error:
+                refused.append((command.id, error))
             except Exception as error:  # noqa: BLE001 - whatever is wrong with a request is its own fault
+                self._engine.abort(command.id)
                 refused.append((command.id, error))
         started = time.perf_counter()
         step = self._engine.step() if self._engine.has_work else None

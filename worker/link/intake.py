@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Literal, Self
 
 import msgspec
 
@@ -21,7 +21,7 @@ from shared.bus import Bus, BusUnavailable, Interest
 from shared.jobs import LONG_AGO, JobQueue, Queued, QueueMissing, Waiting
 from worker.link.limits import LinkLimits
 from worker.link.room import Room
-from worker.link.turns import Turns
+from worker.link.turns import TierTurns, Turns
 
 Claim = wire.Job | Literal["none", "no room"]
 
@@ -42,6 +42,19 @@ class Doubt:
     tier: int
     sequence: int
     job: wire.Job
+
+
+@dataclass(slots=True, frozen=True)
+class _Look:
+    """What waits in one tier's queue, as far as we were told."""
+
+    tier: int
+    jobs: dict[str, int]  # by tenant
+    at: datetime  # by the server's clock; long ago if it was not asked
+
+    @classmethod
+    def of(cls, tier: int, waiting: Waiting) -> Self:
+        return cls(tier, {subjects.tenant_of(subject): count for subject, count in waiting.jobs.items()}, waiting.at)
 
 
 class Intake:
@@ -147,15 +160,22 @@ class Intake:
         else:
             waiting = [Waiting(subjects.of_tier(woken, self._where.pool, tier), LONG_AGO) for tier in tiers]
         self._backlog = len(tiers) < len(self._where.tiers)
-        found = {tier: look for tier, look in zip(tiers, waiting, strict=True) if look.jobs}
-        for tier, look in found.items():
-            self._turns.waiting(tier, set(map(subjects.tenant_of, look.jobs)))
+        await self._claim_found([_Look.of(tier, look) for tier, look in zip(tiers, waiting, strict=True) if look.jobs])
+
+    async def _claim_found(self, looks: list[_Look]) -> None:
+        """A tier that is owed its floor share comes first, with one job: what that costs is not yet charged. Then come
+        all by urgency. What comes first and does not fit is overtaken by nothing less urgent.
+        """
+        for look in looks:
+            self._turns.waiting(look.tier, look.jobs.keys())
+        orders = {look.tier: self._turns.order(look.tier, look.jobs) for look in looks}
+        owed = [look for look in looks if self._turns.owed(look.tier)]
         left: int | None = None
-        for tier in self._turns.tiers(found):
-            if left is not None and tier > left:
-                continue  # what comes first does not fit: nothing less urgent overtakes it
-            if not await self._claim_tier(tier, found[tier]):
-                left = tier
+        for look, most in [*((look, 1) for look in owed), *((look, subjects.JOBS_MSGS_MAX) for look in looks)]:
+            if left is not None and look.tier > left:
+                continue
+            if not await self._claim_tier(look, orders[look.tier], most):
+                left = look.tier
                 self._backlog = True
 
     async def _ask(self, tier: int) -> Waiting:
@@ -168,20 +188,20 @@ class Intake:
         self._turns.only(tier, {*map(subjects.tenant_of, waiting.jobs), *self._room.promised_tenants(tier)})
         return waiting
 
-    async def _claim_tier(self, tier: int, waiting: Waiting) -> bool:
+    async def _claim_tier(self, look: _Look, turns: TierTurns, most: int) -> bool:
         """Claim as long as there is room, one job at a time, of whoever's turn it is. False when a job has no room."""
-        turns = self._turns.order(tier, {subjects.tenant_of(name): jobs for name, jobs in waiting.jobs.items()})
-        while (tenant := turns.first()) is not None:
-            if not self._room.open_to(tier) or self._stopped:
+        while most > 0 and (tenant := turns.first()) is not None:
+            if not self._room.open_to(look.tier) or self._stopped:
                 return False
-            subject = subjects.job_subject(self._where.pool, tier, tenant)
-            claim = await self._next_job(tier, subject, waiting.at)
+            subject = subjects.job_subject(self._where.pool, look.tier, tenant)
+            claim = await self._next_job(look.tier, subject, look.at)
             if claim == "no room":
                 return False
             if claim == "none":
                 turns.exhausted()
             else:
                 self._turns.took(turns, tenant, sum(len(prompt) // 4 for prompt in claim.prompts))
+                most -= 1
         return True
 
     async def _next_job(self, tier: int, subject: str, now: datetime) -> Claim:

@@ -3,13 +3,15 @@
 Owns the order: whatever is added for a gateway (chunks, ends, rolls) is published in that order, over one subject.
 
 Core NATS drops what is on its way when a connection breaks, and what is sent to a gateway that has not yet reconnected.
-So nothing is published while the bus is not ready. After an outage each gateway gets nothing until it is heard, and
-then first, once more, what was sent shortly before the cut: it drops what it has. What does not fit in memory is lost
-too; the hole in `seq` tells the gateway which attempts that ends.
+So nothing is published while the bus is not ready, and after an outage each gateway gets nothing until it is heard.
+Then, and when a gateway's beat tells that its own connection was made anew, it gets once more all that was sent since
+shortly before it was last heard: it drops what it has. What does not fit in memory is lost too; the hole in `seq` tells
+the gateway which attempts that ends.
 """
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Final
 
 from shared import log, subjects, wire
@@ -22,6 +24,15 @@ Item = wire.Accepted | wire.Chunk | wire.End | wire.Roll
 RECENT_S: Final = 1.0  # a cut is noticed much sooner, unless no packet says so
 
 
+@dataclass(slots=True)
+class _Line:
+    """What is known of one gateway's end."""
+
+    heard_at: float
+    connection: int | None = None  # the last that it told
+    sent: deque[tuple[float, list[Item]]] = field(default_factory=deque[tuple[float, list[Item]]])  # (when, items)
+
+
 class Outbox:
     def __init__(self, bus: Bus, worker: str, limits: LinkLimits, clock: Clock) -> None:
         self._bus = bus
@@ -30,7 +41,7 @@ class Outbox:
         self._clock = clock
         self._pending: dict[str, list[Item]] = {}
         self._pending_count = 0
-        self._recent: deque[tuple[float, str, list[Item]]] = deque()  # (sent at, gateway, items)
+        self._lines: dict[str, _Line] = {}
         self._cut_off: set[str] = set()  # gateways not heard since the last outage
         self._changed = asyncio.Event()
         self._emptied = asyncio.Event()
@@ -59,8 +70,11 @@ class Outbox:
                 self._changed.set()
                 continue
             for gateway in [gateway for gateway in self._pending if gateway not in self._cut_off]:
-                items = self._pending.pop(gateway)
+                items = self._pending.pop(gateway, None)
+                if items is None:
+                    continue  # it was forgotten meanwhile
                 self._pending_count -= len(items)
+                self._remember(gateway, items)
                 await self._publish(gateway, items)
             if not self._pending:
                 self._emptied.set()
@@ -71,28 +85,38 @@ class Outbox:
 
     async def reconnected(self) -> None:
         """An ensure hook for the bus."""
-        cut_at = self._clock.monotonic() - self._bus.down_s()
-        while self._recent and self._recent[0][0] < cut_at - RECENT_S:
-            self._recent.popleft()
-        self._cut_off = {*self._pending, *(gateway for _, gateway, _ in self._recent)}
+        self._cut_off = {*self._pending, *(gateway for gateway, line in self._lines.items() if _since(line))}
 
-    def heard(self, gateway: str) -> None:
-        """The gateway listens (again)."""
-        if gateway not in self._cut_off:
-            return
-        self._cut_off.discard(gateway)
-        again = [item for _, name, items in self._recent if name == gateway for item in items]
-        # A roll is true only where it stood among the other items.
-        again = [item for item in again if not isinstance(item, wire.Roll)]
-        self._pending[gateway] = again + self._pending.get(gateway, [])
-        self._pending_count += len(again)
-        self._changed.set()
+    def heard(self, gateway: str, connection: int) -> None:
+        """The gateway listens (again), over this one of its connections."""
+        now = self._clock.monotonic()
+        line = self._lines.setdefault(gateway, _Line(now))
+        if gateway in self._cut_off or line.connection not in (None, connection):
+            self._cut_off.discard(gateway)
+            self._repeat(gateway, line)
+        line.heard_at = now
+        line.connection = connection
 
     def forget(self, gateway: str) -> None:
         """It is gone for good."""
         self._pending_count -= len(self._pending.pop(gateway, []))
+        self._lines.pop(gateway, None)
         self._cut_off.discard(gateway)
         self._changed.set()
+
+    def _repeat(self, gateway: str, line: _Line) -> None:
+        # A roll is true only where it stood among the other items.
+        again = [item for _, items in _since(line) for item in items if not isinstance(item, wire.Roll)]
+        line.sent.clear()
+        self._pending[gateway] = again + self._pending.get(gateway, [])
+        self._pending_count += len(again)
+        self._changed.set()
+
+    def _remember(self, gateway: str, items: list[Item]) -> None:
+        """Before any of it is on its way, so that a repetition never overtakes a part."""
+        now = self._clock.monotonic()
+        line = self._lines.setdefault(gateway, _Line(now))
+        _since(line).append((now, items))
 
     async def _publish(self, gateway: str, items: list[Item]) -> None:
         data = wire.encode(wire.Frame(worker=self._worker, items=tuple(items)))
@@ -101,10 +125,6 @@ class Outbox:
             await self._publish(gateway, items[:middle])
             await self._publish(gateway, items[middle:])
             return
-        now = self._clock.monotonic()
-        while self._recent and self._recent[0][0] < now - RECENT_S:
-            self._recent.popleft()
-        self._recent.append((now, gateway, items))
         try:
             await self._bus.publish(subjects.frame_subject(gateway), data)
             self.frames_total += 1
@@ -117,3 +137,10 @@ class Outbox:
         if self.dropped_total == 0:
             self._log.error("frame.dropped", gateway=gateway, error=error)
         self.dropped_total += items
+
+
+def _since(line: _Line) -> deque[tuple[float, list[Item]]]:
+    """What the gateway may not have got: sent since shortly before it was last heard."""
+    while line.sent and line.sent[0][0] < line.heard_at - RECENT_S:
+        line.sent.popleft()
+    return line.sent

@@ -5,7 +5,6 @@ wait outside is active as well. Knows nothing of NATS and nothing of room. Invar
 engine serves what is inside, so that it does not matter where a job waits.
 """
 
-from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from heapq import heapify, heappop, heapreplace
 
@@ -57,9 +56,9 @@ class Turns:
         self._last_turns: dict[str, int] = {}
         self._turn = 0
 
-    def tiers(self, tiers: Iterable[int]) -> list[int]:
-        """In the order of their turns."""
-        return self._service.tiers(tiers)
+    def owed(self, tier: int) -> bool:
+        """Whether its next turn comes before that of a more urgent one."""
+        return self._service.owed(tier)
 
     def waiting(self, tier: int, tenants: AbstractSet[str]) -> None:
         """These tenants have jobs in the tier's queue; perhaps there are others."""

@@ -1,10 +1,10 @@
 """What a GGUF file says about text: its tokenizer, template and special ids. Knows no weights."""
 
 from worker.models.errors import ModelFileError
+from worker.models.first_space import skips_first_space
 from worker.models.gguf_file import GgufFile
 from worker.models.gguf_tokenizer import (
     CONTROL,
-    adds_space,
     build_tokenizer,
     is_sentencepiece,
     token_bytes,
@@ -19,18 +19,19 @@ END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 def read_text(file: GgufFile) -> ModelText:
     """Raises ModelFileError."""
-    tokens, types = token_table(file)
-    ends = [_token_id(file, key, len(tokens)) for key in END_KEYS]
+    names, types = token_table(file)
+    tokenizer, tokens = build_tokenizer(file), token_bytes(file)
+    ends = [_token_id(file, key, len(names)) for key in END_KEYS]
     add_bos = is_sentencepiece(file) or file.metadata.get("tokenizer.ggml.pre") in ADD_BOS_PRE
     return ModelText(
-        tokenizer_json=build_tokenizer(file).to_str().encode(),
+        tokenizer_json=tokenizer.to_str().encode(),
         chat_template=file.require(TEMPLATE, str) if TEMPLATE in file.metadata else None,
-        bos_id=_token_id(file, "bos_token_id", len(tokens)),
+        bos_id=_token_id(file, "bos_token_id", len(names)),
         eos_ids=tuple(dict.fromkeys(token for token in ends if token is not None)),
         add_bos=bool(file.metadata.get("tokenizer.ggml.add_bos_token", add_bos)),
         special_ids=tuple(token for token, kind in enumerate(types) if kind == CONTROL),
-        tokens=tuple(token_bytes(file)),
-        skips_first_space=adds_space(file),
+        tokens=tuple(tokens),
+        skips_first_space=skips_first_space(tokenizer, tokens),
     )
 
 

@@ -108,12 +108,8 @@ def _sentencepiece(file: GgufFile, tokens: list[str]) -> Tokenizer:
     if not 0 <= unknown < len(tokens):
         msg = f"{file.path}: metadata field tokenizer.ggml.unknown_token_id is {unknown}"
         raise ModelFileError(msg)
-    return sentencepiece.build(tokens, scores, unknown=tokens[unknown], space_in_front=adds_space(file))
-
-
-def adds_space(file: GgufFile) -> bool:
-    """Whether encoding puts a space in front of a text, and decoding takes it away again."""
-    return is_sentencepiece(file) and bool(file.metadata.get("tokenizer.ggml.add_space_prefix", True))
+    prefix = bool(file.metadata.get("tokenizer.ggml.add_space_prefix", True))
+    return sentencepiece.build(tokens, scores, unknown=tokens[unknown], space_in_front=prefix)
 
 
 def token_table(file: GgufFile) -> tuple[list[str], list[int]]:

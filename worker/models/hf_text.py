@@ -13,7 +13,8 @@ from tokenizers import AddedToken, Tokenizer
 
 from worker.models.checkpoint import ModelFolder
 from worker.models.errors import ModelFileError
-from worker.models.hf_tokens import skips_first_space, token_bytes
+from worker.models.first_space import skips_first_space
+from worker.models.hf_tokens import token_bytes
 from worker.models.json_file import Fields
 from worker.models.text import ModelText
 
@@ -28,6 +29,7 @@ def read_text(folder: ModelFolder, vocab_size: int) -> ModelText:
     bos_id = _bos_of_prompts(folder, tokenizer)
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     special = {token for token, added in tokenizer.get_added_tokens_decoder().items() if added.special}
+    tokens = token_bytes(tokenizer, str(folder.path / TOKENIZER))
     own_bos = vocabulary.get(_content(config, "bos_token") or "")
     return ModelText(
         tokenizer_json=tokenizer.to_str().encode(),
@@ -36,8 +38,8 @@ def read_text(folder: ModelFolder, vocab_size: int) -> ModelText:
         eos_ids=_eos_ids(folder, vocabulary.get(_content(config, "eos_token") or ""), vocab_size),
         add_bos=bos_id is not None,
         special_ids=tuple(sorted(special)),
-        tokens=token_bytes(tokenizer, str(folder.path / TOKENIZER)),
-        skips_first_space=skips_first_space(tokenizer),
+        tokens=tokens,
+        skips_first_space=skips_first_space(tokenizer, tokens),
     )
 
 

@@ -31,33 +31,10 @@ def token_bytes(tokenizer: Tokenizer, place: str) -> tuple[bytes, ...]:
     return tuple(tokens)
 
 
-def skips_first_space(tokenizer: Tokenizer) -> bool:
-    """Whether decoding drops the space that a text's first token may begin with."""
-    return any(_drops_space(step) for step in _steps(json.loads(tokenizer.to_str())["decoder"]))
-
-
-def _steps(decoder: dict[str, Any] | None) -> list[dict[str, Any]]:
-    if decoder is None:
-        return [{"type": "Words"}]
-    return decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
-
-
-def _drops_space(step: dict[str, Any]) -> bool:
-    match step["type"]:
-        case "Words":
-            return True
-        case "Strip":
-            return step["content"] == " " and step["start"] > 0
-        case "Metaspace":
-            return step["prepend_scheme"] != "never"
-        case _:
-            return False
-
-
 def _rule(decoder: dict[str, Any] | None, place: str) -> Callable[[str], bytes]:
     if decoder is None:
         return _word
-    steps = _steps(decoder)
+    steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
     kinds = {step["type"] for step in steps} - NO_TEXT_OF_ITS_OWN
     if kinds == {"ByteLevel"}:
         return byte_level.bytes_of

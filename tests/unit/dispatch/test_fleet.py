@@ -81,6 +81,16 @@ def test_a_worker_that_hangs_is_lost_though_it_beats_until_it_is_well() -> None:
     assert [each.worker for each in view.workers()] == ["w1"]
 
 
+def test_each_worker_is_in_one_state() -> None:
+    view = fleet()
+    hear(view, 0.0, beat("gone"))
+    for tenth in range(1, 31):
+        others = beat("a"), beat("b", ready=False), beat("c", draining=True), beat("d", healthy=False), beat("e")
+        hear(view, tenth / 10, *others)
+    view.newly_lost(3.0)
+    assert view.states() == {"ready": 2, "unready": 1, "draining": 1, "hanging": 1, "silent": 1}
+
+
 def test_a_worker_is_forgotten_with_its_card() -> None:
     view = fleet()
     hear(view, 0.0, beat("w1"))

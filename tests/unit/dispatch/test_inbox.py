@@ -53,6 +53,24 @@ def test_chunks_and_end_arrive_in_order_and_repeats_are_dropped() -> None:
     assert len(inbox) == 0
 
 
+def test_a_chunk_of_a_choice_that_does_not_exist_costs_its_attempt_alone() -> None:
+    broken, whole = attempt("r1"), attempt("r2")
+    inbox = inbox_with(broken, whole)
+    verdicts = inbox.on_frame(frame(chunk(1, "r1", choice=7), chunk(1, "r2"), end(2, "r2")), 1.0)
+    assert (verdicts.lost, verdicts.ended) == ([broken], [whole])
+
+
+def test_while_repeats_may_come_nothing_is_lost() -> None:
+    mine = attempt()
+    inbox = inbox_with(mine)
+    inbox.on_frame(frame(accepted(), chunk(1)), 1.0)
+    early = inbox.on_frame(frame(chunk(4), roll(entry(4)), roll(), end(5)), 1.0, patient=True)
+    assert (early.lost, early.ended) == ([], [])
+    repeated = inbox.on_frame(frame(chunk(1), chunk(2), chunk(3), chunk(4), end(5)), 1.0, patient=True)
+    assert repeated.ended == [mine]
+    assert [one.seq for one in mine.take()] == [1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("late", [chunk(3), end(3)])
 def test_a_hole_is_a_loss(late) -> None:
     mine = attempt()

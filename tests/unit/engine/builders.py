@@ -13,7 +13,7 @@ from worker.engine.results import ChoiceChunk, RequestDone, StepResult
 from worker.engine.runner import Runner
 from worker.engine.schedule import Schedule
 from worker.engine.scheduler import Scheduler
-from worker.engine.sequence import Sequence
+from worker.engine.sequence import Account, Sequence
 from worker.engine.service import Service
 from worker.engine.vocabulary import TokenTable
 
@@ -69,8 +69,7 @@ def make_sequence(
     return Sequence(
         request=f"r{arrival}",
         choice=0,
-        tier=tier,
-        tenant=tenant,
+        account=Account(tier, tenant),
         arrival=arrival,
         tokens=[2] * prompt_len,
         prompt_len=prompt_len,

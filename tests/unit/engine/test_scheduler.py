@@ -111,18 +111,17 @@ def test_the_one_that_asks_may_be_the_victim():
     assert first.status is Status.RUNNING
 
 
-def test_nobody_is_admitted_in_a_step_that_preempted():
+@pytest.mark.parametrize(("tier", "admitted_at_once"), [(1, False), (0, True)], ids=["equal", "urgent"])
+def test_only_a_more_urgent_one_is_admitted_in_a_step_that_preempted(tier, admitted_at_once):
     scheduler = make_scheduler(blocks=6, tokens_per_step=32)
     enqueue(scheduler, make_sequence(0, 11, tier=1, tokens_max=24), make_sequence(1, 8, tier=1, tokens_max=24))
     run_step(scheduler)
     run_step(scheduler)
-    enqueue(
-        scheduler, make_sequence(2, 1, tier=0, tokens_max=4)
-    )  # the first to be admitted, into what the victim gives up
+    # What the victim gives up would be room for both.
+    enqueue(scheduler, make_sequence(2, 1, tier=tier, tokens_max=4), make_sequence(3, 1, tier=tier, tokens_max=4))
     plan = run_step(scheduler)
     assert plan.preempted == 1
-    assert shape(plan) == [(0, 1)]
-    assert shape(run_step(scheduler)) == [(0, 1), (2, 1)]
+    assert shape(plan) == ([(0, 1), (2, 1)] if admitted_at_once else [(0, 1)])
 
 
 def test_a_preempted_sequence_gets_its_place_and_its_tokens_back():

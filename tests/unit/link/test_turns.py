@@ -67,14 +67,15 @@ def test_the_counters_know_who_waits_outside() -> None:
     assert service.level(0, "patient") == 100
 
 
-def test_a_tier_that_is_owed_its_share_comes_first() -> None:
+def test_who_waits_outside_is_owed_a_share() -> None:
     service = Service(floor_share=0.5)
     turns = Turns(service)
     for tier in (0, 2):
         turns.waiting(tier, {"a"})
-    assert turns.tiers([2, 0]) == [0, 2]
+    assert not turns.owed(2)
     service.charge(0, "a", input_tokens=10_000)
-    assert turns.tiers([0, 2]) == [2, 0]
+    assert turns.owed(2)
+    assert not turns.owed(0)
 
 
 @given(

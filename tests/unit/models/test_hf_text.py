@@ -8,7 +8,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from tests.unit.models.folder import BOS, EOS, Folder, byte_tokenizer, write_json, write_tokenizer
 from worker.models.card import demo_model_path, read_card
 from worker.models.errors import ModelFileError
-from worker.models.hf_tokens import skips_first_space, token_bytes
+from worker.models.first_space import skips_first_space
+from worker.models.hf_tokens import token_bytes
 
 
 @pytest.fixture
@@ -173,7 +174,6 @@ def test_sentencepiece_and_words():
 @pytest.mark.parametrize(
     ("decoder", "skips"),
     [
-        (None, True),
         (decoders.ByteLevel(), False),
         (decoders.Sequence([decoders.Replace("\u2581", " "), decoders.Fuse()]), False),
         (decoders.Sequence([decoders.Replace("\u2581", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]), True),
@@ -182,13 +182,10 @@ def test_sentencepiece_and_words():
     ],
 )
 def test_whether_the_first_space_is_the_tokenizers_own(decoder, skips):
-    tokenizer = Tokenizer(models.BPE({"\u2581he": 0, "\u0120he": 1}, []))
-    if decoder is not None:
-        tokenizer.decoder = decoder
-    token = 1 if isinstance(decoder, decoders.ByteLevel) else 0
-    text = tokenizer.decode([token]) if decoder is not None else "he"
-    assert text == ("he" if skips else " he")
-    assert skips_first_space(tokenizer) == skips
+    tokenizer = Tokenizer(models.BPE({"\u0120he" if isinstance(decoder, decoders.ByteLevel) else "\u2581he": 0}, []))
+    tokenizer.decoder = decoder
+    assert tokenizer.decode([0]) == ("he" if skips else " he")
+    assert skips_first_space(tokenizer, [b" he"]) == skips
 
 
 @pytest.mark.parametrize("decoder", [decoders.WordPiece(), decoders.Replace("x", " "), decoders.Metaspace("_")])
