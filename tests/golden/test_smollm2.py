@@ -5,7 +5,7 @@ rounding may decide.
 """
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,21 @@ GOLDEN = json.loads((Path(__file__).parent / "smollm2_golden.json").read_text())
 CASES = GOLDEN["cases"]
 BLOCK_SIZE = 16
 LOGPROB_TOLERANCE = 1e-3  # nats; the golden values have four decimals
+PROMPT = CASES[3]["prompt_ids"]
+SAMPLED = SamplingParams(
+    max_tokens=12,
+    temperature=0.9,
+    top_p=0.95,
+    top_k=200,
+    min_p=0.001,
+    repetition_penalty=1.1,
+    presence_penalty=0.2,
+    frequency_penalty=0.3,
+    min_tokens=12,
+    seed=1234,
+    logit_bias=((28, 2.0),),
+    logprobs=3,
+)
 
 
 @dataclass
@@ -115,12 +130,39 @@ def test_all_requests_share_steps(fp32, blocks_total, config):
     assert (batch.stats().preemptions_total > 0) == (blocks_total < 200)
 
 
-def test_a_sampled_answer_is_the_same_alone_and_in_company(fp32):
-    sampling = SamplingParams(max_tokens=12, temperature=0.8, top_p=0.95, seed=1234)
-    asked = {"a": (CASES[2]["prompt_ids"], sampling)}
-    company = {str(n): greedy(case, 12) for n, case in enumerate(CASES[3:8])}
-    alone = answer(engine(fp32), asked)["a"]
-    assert answer(engine(fp32, tokens_per_step=30, sequences_max=10), company | asked)["a"].ids == alone.ids
+def test_a_sampled_answer_is_the_same_alone_among_others_and_after_preemptions(fp32):
+    alone = answer(engine(fp32), {"a": (PROMPT, SAMPLED)})["a"]
+    short = replace(SAMPLED, max_tokens=6, min_tokens=0)
+    others = {f"sampled {n}": (PROMPT[: 4 + n], replace(short, seed=n)) for n in range(8)}
+    others |= {f"greedy {n}": (PROMPT[: 5 + n], replace(short, temperature=0.0)) for n in range(7)}
+    among = answer(engine(fp32, tokens_per_step=64, sequences_max=16), others | {"a": (PROMPT, SAMPLED)})["a"]
+    preempted, preemptions = preempted_twice(fp32)
+    assert preemptions == 2
+    assert alone.ids == among.ids == preempted.ids
+    drawn, drawn_among, drawn_again = (
+        [(entry.id, *(token for token, _, _ in entry.top)) for entry in got.logprobs]
+        for got in (alone, among, preempted)
+    )
+    assert drawn == drawn_among == drawn_again
+    assert len({*others, "a"}) == 16
+
+
+def preempted_twice(fp32) -> tuple[Answer, int]:
+    """The answer of a request that gives way to two urgent ones, which grow into its blocks."""
+    tight = engine(fp32, blocks_total=8)
+    tight.add(EngineRequest(id="a", prompts=(PROMPT,), n=1, sampling=SAMPLED, tier=1, tenant="t", salt=b""))
+    got = Answer()
+    urgent = {2: "b", 7: "c"}  # by how much of the answer there is
+    greedily = SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True)
+    while tight.has_work:
+        if name := urgent.pop(len(got.ids), None):
+            prompt = list(range(1_000, 1_063))
+            tight.add(EngineRequest(id=name, prompts=(prompt,), n=1, sampling=greedily, tier=0, tenant="u", salt=b""))
+        for chunk in tight.step().chunks:
+            if chunk.request == "a":
+                got.ids += chunk.ids
+                got.logprobs += chunk.logprobs or []
+    return got, tight.stats().preemptions_total
 
 
 def test_bfloat16_gives_the_answer():

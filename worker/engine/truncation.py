@@ -29,6 +29,7 @@ class Limits:
     top_p: Tensor  # 1 is off
     top_k: Tensor  # 0 is off
     min_p_log: Tensor  # -infinity is off
+    cut: bool  # whether a row has top_k or min_p
 
     @classmethod
     def of(cls, params: list[SampleParams], vocab_size: int, device: torch.device) -> "Limits":
@@ -37,25 +38,30 @@ class Limits:
             torch.tensor([p.top_p for p in params], device=device).unsqueeze(1),
             torch.tensor(ks, device=device).unsqueeze(1),
             torch.tensor([p.min_p for p in params], device=device).log_().unsqueeze(1),
+            any(ks) or any(p.min_p > 0 for p in params),
         )
 
     def of_rows(self, rows: Tensor) -> "Limits":
-        return Limits(self.top_p[rows], self.top_k[rows], self.min_p_log[rows])
+        return Limits(self.top_p[rows], self.top_k[rows], self.min_p_log[rows], self.cut)
 
 
 def floors_of(top: Tensor, totals: Tensor, limits: Limits) -> tuple[Tensor, Tensor]:
     """[rows, 1] floors as far as the n most likely logits of each row tell, [rows, n] in descending order; and [rows]
     bool whether they do: if not, more than n tokens may be drawn. totals: [rows, 1] log of the sum of exp over the row.
     """
-    last = top[:, -1:]
-    floors = _cut(top, limits)
-    inside = floors > last
-    alive = torch.where(top < floors, -math.inf, top)
-    totals = torch.where(inside, top[:, :1] - alive.log_softmax(-1)[:, :1], totals)
-    reached = ((alive - totals).exp_().cumsum(-1) >= limits.top_p) & (limits.top_p < 1)
+    last, n = top[:, -1:], top.shape[1]
+    floors = torch.full_like(last, -math.inf)
+    inside = torch.zeros_like(last, dtype=torch.bool)
+    alive = top
+    if limits.cut:
+        floors = _cut(top, limits)
+        inside = floors > last
+        alive = torch.where(top < floors, -math.inf, top)
+        totals = torch.where(inside, top[:, :1] - alive.log_softmax(-1)[:, :1], totals)
+    edge = torch.searchsorted((alive - totals).exp_().cumsum_(-1), limits.top_p)  # the first that reaches it
+    reached = (edge < n) & (limits.top_p < 1)
+    floors = torch.where(reached, torch.maximum(top.gather(1, edge.clamp_(max=n - 1)), floors), floors)
     uncut = (limits.top_k == 0) & torch.isneginf(limits.min_p_log)
-    edges = top.gather(1, reached.int().argmax(-1, keepdim=True))
-    floors = torch.where(reached.any(-1, keepdim=True), torch.maximum(edges, floors), floors)
     return floors, ((inside | uncut) & (floors > last)).squeeze(1)
 
 

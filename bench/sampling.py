@@ -1,0 +1,25 @@
+"""What sampling costs a step, in milliseconds, by what the requests ask for. Records nothing."""
+
+import os
+
+from bench import machine
+from bench.table import Cell, render
+from worker.models.threads import let_threads_sleep
+
+ROWS = (1, 16, 256)
+
+
+def run(*, quick: bool = False) -> None:
+    """Measure and print.
+
+    Parameters
+    ----------
+    quick
+        Fewer repeats.
+    """
+    let_threads_sleep(os.environ)
+    from bench.sampling_cases import CASES, VOCAB, cost_ms  # noqa: PLC0415 - imports torch, after the line above
+
+    table: list[list[Cell]] = [[case.name, *(cost_ms(case, n, 3 if quick else 9) for n in ROWS)] for case in CASES]
+    print(f"Sampling, {VOCAB} logits a row; {machine.described(machine.provenance())}")
+    print(render(["asked for", *(f"{rows} rows, ms" for rows in ROWS)], table))
