@@ -15,6 +15,7 @@ import pytest
 import torch
 import transformers
 
+from kernels.cpu import CpuOps
 from kernels.reference import ReferenceOps
 from tests.unit.models.folder import write_tokenizer
 from tests.unit.models.stepper import BLOCK, Stepper
@@ -166,9 +167,11 @@ def near(got: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.fixture
-def stepper(models) -> Stepper:
-    return Stepper(models.loaded, ReferenceOps())
+@pytest.fixture(params=[ReferenceOps, CpuOps])
+def stepper(request, models) -> Stepper:
+    if request.param is CpuOps and any(models.loaded.config.windows):
+        pytest.skip("the CPU's operations know no window yet")
+    return Stepper(models.loaded, request.param())
 
 
 def test_a_whole_prompt(models, stepper):
