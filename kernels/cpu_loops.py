@@ -1,0 +1,235 @@
+"""The loops of the CPU operations, compiled for this processor by numba when first called and cached on disk.
+
+Everything is float32 and contiguous. Steps of a few rows run in the caller's thread, since waking another costs more
+than they take. Knows no torch.
+
+Invariant: a row (in attention: a sequence) is computed by one thread in one order, so its bits do not depend on others.
+NaN stays NaN, and only in its own row: no fast-math flag here assumes otherwise.
+"""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, prange
+from numba.core import types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+
+ROWS_SERIAL = 8
+FAST = {"reassoc", "contract", "arcp", "nsz"}  # sums in vectors; NaN and infinity stay what they are
+LOG2_E = np.float32(1.44269504)
+LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
+EXP_MIN, EXP_MAX = np.float32(-87.0), np.float32(88.0)
+HALF, ONE, ZERO = np.float32(0.5), np.float32(1.0), np.float32(0.0)
+# Minimax polynomial of (exp(r) - 1 - r) / r^2 on [-ln 2 / 2, ln 2 / 2] (Cephes, expf): below 2 ulp
+P0, P1, P2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
+P3, P4, P5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
+
+
+def _power_of_two(_typing: Any, _exponent: Any) -> Any:
+    """2 ** exponent by its bits. exponent: int32, -126 to 127."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        word = ir.IntType(32)
+        return builder.bitcast(builder.shl(builder.add(values[0], word(127)), word(23)), ir.FloatType())
+
+    return types.float32(types.int32), generate
+
+
+_two_to_the: Any = intrinsic(_power_of_two)
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def _exp(x: Any) -> Any:
+    """In arithmetic alone, so that a loop over it becomes vector instructions; math.exp is a call for each number."""
+    x = max(x, EXP_MIN)  # in this form, a NaN passes
+    x = min(x, EXP_MAX)
+    n = np.floor(x * LOG2_E + HALF)
+    r = x - n * LN2_HIGH - n * LN2_LOW
+    p = ((((P0 * r + P1) * r + P2) * r + P3) * r + P4) * r + P5
+    return (p * r * r + r + ONE) * _two_to_the(np.int32(n))
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def _norm_row(x: Any, weight: Any, eps: Any, out: Any) -> None:
+    total = ZERO
+    for i in range(x.shape[0]):
+        total += x[i] * x[i]
+    factor = ONE / np.sqrt(total / np.float32(x.shape[0]) + eps)
+    for i in range(x.shape[0]):
+        out[i] = x[i] * factor * weight[i]
+
+
+@njit(parallel=True, nogil=True, cache=True, fastmath=FAST)
+def rms_norm(x: Floats, weight: Floats, eps: np.float32, out: Floats) -> None:
+    if x.shape[0] < ROWS_SERIAL:
+        for row in range(x.shape[0]):
+            _norm_row(x[row], weight, eps, out[row])
+    else:
+        for row in prange(x.shape[0]):
+            _norm_row(x[row], weight, eps, out[row])
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def _add_norm_row(x: Any, residual: Any, weight: Any, eps: Any, out: Any) -> None:
+    for i in range(x.shape[0]):
+        residual[i] += x[i]
+    _norm_row(residual, weight, eps, out)
+
+
+@njit(parallel=True, nogil=True, cache=True, fastmath=FAST)
+def add_rms_norm(x: Floats, residual: Floats, weight: Floats, eps: np.float32, out: Floats) -> None:
+    """Residual += x; out = norm of it."""
+    if x.shape[0] < ROWS_SERIAL:
+        for row in range(x.shape[0]):
+            _add_norm_row(x[row], residual[row], weight, eps, out[row])
+    else:
+        for row in prange(x.shape[0]):
+            _add_norm_row(x[row], residual[row], weight, eps, out[row])
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def _silu_row(gate_up: Any, out: Any) -> None:
+    width = out.shape[0]
+    for i in range(width):
+        gate = gate_up[i]
+        out[i] = gate / (ONE + _exp(-gate)) * gate_up[width + i]
+
+
+@njit(parallel=True, nogil=True, cache=True, fastmath=FAST)
+def silu_and_mul(gate_up: Floats, out: Floats) -> None:
+    if out.shape[0] < ROWS_SERIAL:
+        for row in range(out.shape[0]):
+            _silu_row(gate_up[row], out[row])
+    else:
+        for row in prange(out.shape[0]):
+            _silu_row(gate_up[row], out[row])
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def _rotate(x: Any, cos: Any, sin: Any, out: Any) -> None:
+    half = cos.shape[0]
+    for i in range(half):
+        first, second = x[i], x[half + i]
+        out[i] = first * cos[i] - second * sin[i]
+        out[half + i] = second * cos[i] + first * sin[i]
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def _rope_row(q: Any, k: Any, v: Any, cos: Any, sin: Any, keys: Any, values: Any, slot: Any, out: Any) -> None:
+    for head in range(q.shape[0]):
+        _rotate(q[head], cos, sin, out[head])
+    if slot >= 0:
+        block, offset = slot // keys.shape[1], slot % keys.shape[1]
+        for head in range(k.shape[0]):
+            _rotate(k[head], cos, sin, keys[block, offset, head])
+            for i in range(v.shape[1]):
+                values[block, offset, head, i] = v[head, i]
+
+
+@njit(parallel=True, nogil=True, cache=True, fastmath=FAST)
+def rope_and_cache(
+    q: Floats,
+    k: Floats,
+    v: Floats,
+    cos: Floats,
+    sin: Floats,
+    positions: NDArray[np.int64],
+    keys: Floats,
+    values: Floats,
+    slots: NDArray[np.int64],
+    out: Floats,
+) -> None:
+    """Rotated q into out; rotated k and v into the pool."""
+    if q.shape[0] < ROWS_SERIAL:
+        for row in range(q.shape[0]):
+            place = positions[row]
+            _rope_row(q[row], k[row], v[row], cos[place], sin[place], keys, values, slots[row], out[row])
+    else:
+        for row in prange(q.shape[0]):
+            place = positions[row]
+            _rope_row(q[row], k[row], v[row], cos[place], sin[place], keys, values, slots[row], out[row])
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def _softmax_row(scores: Any) -> Any:
+    """exp(score - maximum) in place; their sum."""
+    maximum = scores[0]
+    for i in range(scores.shape[0]):
+        maximum = max(maximum, scores[i])
+    total = ZERO
+    for i in range(scores.shape[0]):
+        weight = _exp(scores[i] - maximum)
+        scores[i] = weight
+        total += weight
+    return total
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def _score(q: Any, keys: Any, table: Any, head: Any, first: Any, scale: Any, scores: Any) -> None:
+    """Scores [group, seen]: q [group, head_dim] times the keys from the place `first` on."""
+    block_size = keys.shape[1]
+    for seen in range(scores.shape[1]):
+        place = first + seen
+        key = keys[table[place // block_size], place % block_size, head]
+        for g in range(q.shape[0]):
+            total = ZERO
+            for i in range(q.shape[1]):
+                total += q[g, i] * key[i]
+            scores[g, seen] = total * scale
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def _gather(weights: Any, values: Any, table: Any, head: Any, first: Any, out: Any) -> None:
+    """Out [group, head_dim] += weights [group, seen] times the values from the place `first` on."""
+    block_size = values.shape[1]
+    for seen in range(weights.shape[1]):
+        place = first + seen
+        value = values[table[place // block_size], place % block_size, head]
+        for g in range(out.shape[0]):
+            weight = weights[g, seen]
+            for i in range(out.shape[1]):
+                out[g, i] += weight * value[i]
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def _attend(
+    q: Any, keys: Any, values: Any, table: Any, head: Any, first: Any, context: Any, scale: Any, out: Any
+) -> None:
+    """The query heads of one KV head, q and out [group, head_dim], over the places `first` to `context`."""
+    scores = np.empty((q.shape[0], context - first), np.float32)
+    _score(q, keys, table, head, first, scale, scores)
+    for g in range(q.shape[0]):
+        total = _softmax_row(scores[g])
+        for seen in range(scores.shape[1]):
+            scores[g, seen] /= total
+        for i in range(q.shape[1]):
+            out[g, i] = ZERO
+    _gather(scores, values, table, head, first, out)
+
+
+@njit(parallel=True, nogil=True, cache=True, fastmath=FAST)
+def decode_attention(
+    q: Floats,
+    keys: Floats,
+    values: Floats,
+    rows: NDArray[np.int64],
+    sequences: NDArray[np.int64],
+    tables: NDArray[np.int32],
+    contexts: NDArray[np.int32],
+    window: int,
+    scale: np.float32,
+    out: Floats,
+) -> None:
+    """Query `rows[i]` is the last token of `sequences[i]`; K and V are read where they lie. window: 0 for none."""
+    kv_heads = keys.shape[2]
+    group = q.shape[1] // kv_heads
+    for item in prange(rows.shape[0] * kv_heads):
+        row, sequence, head = rows[item // kv_heads], sequences[item // kv_heads], item % kv_heads
+        context = contexts[sequence]
+        first = max(0, context - window) if window > 0 else 0
+        start, end = head * group, head * group + group
+        _attend(q[row, start:end], keys, values, tables[sequence], head, first, context, scale, out[row, start:end])
