@@ -135,7 +135,10 @@ def _load_torch(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
         ops, device = TritonOps(), torch.device("cuda")
     else:
         ops, device = CpuOps(), torch.device("cpu")
-    model = load_model(path, settings.dtype, _progress(path), device=device)
+    try:
+        model = load_model(path, settings.dtype, _progress(path), device=device, weights=settings.weights)
+    except ValueError as error:
+        raise CannotStart(str(error)) from error
     found = kv_blocks(
         settings.kv_bytes, model.config, block_size=settings.block_size, device=device, model_dtype=model.dtype
     )
@@ -148,7 +151,7 @@ def _load_torch(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
         step_tokens=settings.tokens_per_step,
         step_samples=settings.sequences_max,
     )
-    log.get("worker").info("model.memory", **asdict(memory))
+    log.get("worker").info("model.memory", **(asdict(memory) | {"weights_bytes": model.weights.nbytes}))
     return model.card, TorchRunner(model, ops, blocks_total=blocks, block_size=settings.block_size)
 
 
