@@ -42,7 +42,7 @@ def _power_of_two(_typing: Any, _exponent: Any) -> Any:
 _two_to_the: Any = intrinsic(_power_of_two)
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def _exp(x: Any) -> Any:
     """In arithmetic alone, so that a loop over it becomes vector instructions; math.exp is a call for each number."""
     x = max(x, EXP_MIN)  # in this form, a NaN passes
@@ -53,7 +53,7 @@ def _exp(x: Any) -> Any:
     return (p * r * r + r + ONE) * _two_to_the(np.int32(n))
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def _norm_row(x: Any, weight: Any, eps: Any, out: Any) -> None:
     total = ZERO
     for i in range(x.shape[0]):
@@ -63,7 +63,7 @@ def _norm_row(x: Any, weight: Any, eps: Any, out: Any) -> None:
         out[i] = x[i] * factor * weight[i]
 
 
-@njit(parallel=True, nogil=True, cache=True, fastmath=FAST)
+@njit(parallel=True, nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def rms_norm(x: Floats, weight: Floats, eps: np.float32, out: Floats) -> None:
     if x.shape[0] < ROWS_SERIAL:
         for row in range(x.shape[0]):
@@ -73,14 +73,14 @@ def rms_norm(x: Floats, weight: Floats, eps: np.float32, out: Floats) -> None:
             _norm_row(x[row], weight, eps, out[row])
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def _add_norm_row(x: Any, residual: Any, weight: Any, eps: Any, out: Any) -> None:
     for i in range(x.shape[0]):
         residual[i] += x[i]
     _norm_row(residual, weight, eps, out)
 
 
-@njit(parallel=True, nogil=True, cache=True, fastmath=FAST)
+@njit(parallel=True, nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def add_rms_norm(x: Floats, residual: Floats, weight: Floats, eps: np.float32, out: Floats) -> None:
     """Residual += x; out = norm of it."""
     if x.shape[0] < ROWS_SERIAL:
@@ -91,15 +91,14 @@ def add_rms_norm(x: Floats, residual: Floats, weight: Floats, eps: np.float32, o
             _add_norm_row(x[row], residual[row], weight, eps, out[row])
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def _silu_row(gate_up: Any, out: Any) -> None:
-    width = out.shape[0]
-    for i in range(width):
-        gate = gate_up[i]
-        out[i] = gate / (ONE + _exp(-gate)) * gate_up[width + i]
+    gate, up = gate_up[: out.shape[0]], gate_up[out.shape[0] :]
+    for i in range(out.shape[0]):
+        out[i] = gate[i] / (ONE + _exp(-gate[i])) * up[i]
 
 
-@njit(parallel=True, nogil=True, cache=True, fastmath=FAST)
+@njit(parallel=True, nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def silu_and_mul(gate_up: Floats, out: Floats) -> None:
     if out.shape[0] < ROWS_SERIAL:
         for row in range(out.shape[0]):
@@ -109,16 +108,16 @@ def silu_and_mul(gate_up: Floats, out: Floats) -> None:
             _silu_row(gate_up[row], out[row])
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def _rotate(x: Any, cos: Any, sin: Any, out: Any) -> None:
     half = cos.shape[0]
+    first, second, rotated_first, rotated_second = x[:half], x[half:], out[:half], out[half:]
     for i in range(half):
-        first, second = x[i], x[half + i]
-        out[i] = first * cos[i] - second * sin[i]
-        out[half + i] = second * cos[i] + first * sin[i]
+        rotated_first[i] = first[i] * cos[i] - second[i] * sin[i]
+        rotated_second[i] = second[i] * cos[i] + first[i] * sin[i]
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def _rope_row(q: Any, k: Any, v: Any, cos: Any, sin: Any, keys: Any, values: Any, slot: Any, out: Any) -> None:
     for head in range(q.shape[0]):
         _rotate(q[head], cos, sin, out[head])
@@ -130,7 +129,7 @@ def _rope_row(q: Any, k: Any, v: Any, cos: Any, sin: Any, keys: Any, values: Any
                 values[block, offset, head, i] = v[head, i]
 
 
-@njit(parallel=True, nogil=True, cache=True, fastmath=FAST)
+@njit(parallel=True, nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def rope_and_cache(
     q: Floats,
     k: Floats,
@@ -154,7 +153,7 @@ def rope_and_cache(
             _rope_row(q[row], k[row], v[row], cos[place], sin[place], keys, values, slots[row], out[row])
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def _softmax_row(scores: Any) -> Any:
     """exp(score - maximum) in place; their sum."""
     maximum = scores[0]
@@ -168,50 +167,75 @@ def _softmax_row(scores: Any) -> Any:
     return total
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
-def _score(q: Any, keys: Any, table: Any, head: Any, first: Any, scale: Any, scores: Any) -> None:
-    """Scores [group, seen]: q [group, head_dim] times the keys from the place `first` on."""
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
+def _score(q: Any, keys: Any, table: Any, first_head: Any, first: Any, scale: Any, scores: Any) -> None:
+    """Scores [kv_heads, group, seen]: q [kv_heads, group, head_dim] times the keys from the place `first` on."""
     block_size = keys.shape[1]
-    for seen in range(scores.shape[1]):
+    for seen in range(scores.shape[2]):
         place = first + seen
-        key = keys[table[place // block_size], place % block_size, head]
-        for g in range(q.shape[0]):
-            total = ZERO
-            for i in range(q.shape[1]):
-                total += q[g, i] * key[i]
-            scores[g, seen] = total * scale
+        of_place = keys[table[place // block_size], place % block_size]
+        for head in range(q.shape[0]):
+            key = of_place[first_head + head]
+            for g in range(q.shape[1]):
+                query = q[head, g]
+                total = ZERO
+                for i in range(query.shape[0]):
+                    total += query[i] * key[i]
+                scores[head, g, seen] = total * scale
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
-def _gather(weights: Any, values: Any, table: Any, head: Any, first: Any, out: Any) -> None:
-    """Out [group, head_dim] += weights [group, seen] times the values from the place `first` on."""
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
+def _gather(weights: Any, values: Any, table: Any, first_head: Any, first: Any, out: Any) -> None:
+    """Out [kv_heads, group, head_dim] += weights [kv_heads, group, seen] times the values from `first` on."""
     block_size = values.shape[1]
-    for seen in range(weights.shape[1]):
+    for seen in range(weights.shape[2]):
         place = first + seen
-        value = values[table[place // block_size], place % block_size, head]
-        for g in range(out.shape[0]):
-            weight = weights[g, seen]
-            for i in range(out.shape[1]):
-                out[g, i] += weight * value[i]
+        of_place = values[table[place // block_size], place % block_size]
+        for head in range(out.shape[0]):
+            value = of_place[first_head + head]
+            for g in range(out.shape[1]):
+                weight, total = weights[head, g, seen], out[head, g]
+                for i in range(total.shape[0]):
+                    total[i] += weight * value[i]
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def _attend(
-    q: Any, keys: Any, values: Any, table: Any, head: Any, first: Any, context: Any, scale: Any, out: Any
+    q: Any,
+    keys: Any,
+    values: Any,
+    table: Any,
+    first_head: Any,
+    heads: Any,
+    first: Any,
+    context: Any,
+    scale: Any,
+    out: Any,
 ) -> None:
-    """The query heads of one KV head, q and out [group, head_dim], over the places `first` to `context`."""
-    scores = np.empty((q.shape[0], context - first), np.float32)
-    _score(q, keys, table, head, first, scale, scores)
-    for g in range(q.shape[0]):
-        total = _softmax_row(scores[g])
-        for seen in range(scores.shape[1]):
-            scores[g, seen] /= total
-        for i in range(q.shape[1]):
-            out[g, i] = ZERO
-    _gather(scores, values, table, head, first, out)
+    """The queries of `heads` KV heads over the places `first` to `context`. q, out: [heads of queries, head_dim]."""
+    group, head_dim = q.shape[0] // keys.shape[2], q.shape[1]
+    # Arrays of their own: of a part of another, the compiler does not know that it has no gaps, and makes no vectors.
+    queries = np.empty((heads, group, head_dim), np.float32)
+    scores = np.empty((heads, group, context - first), np.float32)
+    attended = np.zeros((heads, group, head_dim), np.float32)
+    for head in range(heads):
+        for g in range(group):
+            for i in range(head_dim):
+                queries[head, g, i] = q[(first_head + head) * group + g, i]
+    _score(queries, keys, table, first_head, first, scale, scores)
+    for head in range(heads):
+        for g in range(group):
+            total = _softmax_row(scores[head, g])
+            for seen in range(scores.shape[2]):
+                scores[head, g, seen] /= total
+    _gather(scores, values, table, first_head, first, attended)
+    for head in range(heads):
+        for g in range(group):
+            for i in range(head_dim):
+                out[(first_head + head) * group + g, i] = attended[head, g, i]
 
 
-@njit(parallel=True, nogil=True, cache=True, fastmath=FAST)
+@njit(parallel=True, nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def decode_attention(
     q: Floats,
     keys: Floats,
@@ -221,15 +245,17 @@ def decode_attention(
     tables: NDArray[np.int32],
     contexts: NDArray[np.int32],
     window: int,
+    heads: int,
     scale: np.float32,
     out: Floats,
 ) -> None:
-    """Query `rows[i]` is the last token of `sequences[i]`; K and V are read where they lie. window: 0 for none."""
-    kv_heads = keys.shape[2]
-    group = q.shape[1] // kv_heads
-    for item in prange(rows.shape[0] * kv_heads):
-        row, sequence, head = rows[item // kv_heads], sequences[item // kv_heads], item % kv_heads
+    """Query `rows[i]` is the last token of `sequences[i]`; K and V are read where they lie. window: 0 for none.
+
+    heads: how many KV heads of a sequence one thread takes.
+    """
+    parts = keys.shape[2] // heads
+    for item in prange(rows.shape[0] * parts):
+        row, sequence, first_head = rows[item // parts], sequences[item // parts], item % parts * heads
         context = contexts[sequence]
         first = max(0, context - window) if window > 0 else 0
-        start, end = head * group, head * group + group
-        _attend(q[row, start:end], keys, values, tables[sequence], head, first, context, scale, out[row, start:end])
+        _attend(q[row], keys, values, tables[sequence], first_head, heads, first, context, scale, out[row])
