@@ -37,6 +37,18 @@ class _Plan:
     prompts: list[_Prompt]
     rows: NDArray[np.int64]  # [decodes] their rows in the packed batch
     sequences: NDArray[np.int64]  # [decodes]
+    heads_each: int  # KV heads that one thread takes
+    tables: NDArray[np.int32]  # block_tables and context_lens
+    contexts: NDArray[np.int32]
+
+
+@dataclass(slots=True)
+class _Turn:
+    """The same for rotation and cache writes, of every layer."""
+
+    positions: Tensor
+    slots: Tensor
+    arrays: tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]  # cos, sin, these two
 
 
 class CpuOps:
@@ -48,18 +60,19 @@ class CpuOps:
 
     def __init__(self) -> None:
         self._plans: dict[int | None, _Plan] = {}  # by window
+        self._turn: _Turn | None = None
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        wide = x.float().contiguous()
+        wide = _wide(x).contiguous()
         out = torch.empty_like(wide)
-        cpu_loops.rms_norm(wide.numpy(), weight.float().numpy(), np.float32(eps), out.numpy())
-        return out.to(x.dtype)
+        cpu_loops.rms_norm(wide.numpy(), _wide(weight).numpy(), np.float32(eps), out.numpy())
+        return _as(x, out)
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        wide, total = x.float(), residual.float()  # in float32, total is residual itself
+        wide, total = _wide(x), _wide(residual)  # in float32, total is residual itself
         out = torch.empty_like(wide)
-        cpu_loops.add_rms_norm(wide.numpy(), total.numpy(), weight.float().numpy(), np.float32(eps), out.numpy())
-        return out.to(x.dtype), total.to(x.dtype)
+        cpu_loops.add_rms_norm(wide.numpy(), total.numpy(), _wide(weight).numpy(), np.float32(eps), out.numpy())
+        return _as(x, out), _as(x, total)
 
     def rope_and_cache(
         self,
@@ -74,21 +87,26 @@ class CpuOps:
         v_cache: Tensor,
         slots: Tensor,
     ) -> Tensor:
-        wide, keys, values = (part.float().contiguous() for part in (q, k, v))
+        turn = self._turn
+        if turn is None or turn.positions is not positions or turn.slots is not slots:
+            arrays = (cos.numpy(), sin.numpy(), positions.numpy(), slots.numpy())
+            turn = self._turn = _Turn(positions, slots, arrays)
+        cosines, sines, places, targets = turn.arrays
+        wide, keys, values = (_wide(part).contiguous() for part in (q, k, v))
         out = torch.empty_like(wide)
         cpu_loops.rope_and_cache(
             wide.numpy(),
             keys.numpy(),
             values.numpy(),
-            cos.numpy(),
-            sin.numpy(),
-            positions.numpy(),
+            cosines,
+            sines,
+            places,
             k_cache.numpy(),
             v_cache.numpy(),
-            slots.numpy(),
+            targets,
             out.numpy(),
         )
-        return out.to(q.dtype)
+        return _as(q, out)
 
     def paged_attention(
         self,
@@ -104,8 +122,8 @@ class CpuOps:
     ) -> Tensor:
         plan = self._plans.get(window)
         if plan is None or plan.block_tables is not block_tables:
-            plan = self._plans[window] = _make_plan(k_cache.shape[1], block_tables, query_start, context_lens, window)
-        wide = q.float()
+            plan = self._plans[window] = _make_plan(k_cache.shape, block_tables, query_start, context_lens, window)
+        wide = _wide(q)
         out = torch.empty_like(wide)
         for prompt in plan.prompts:
             out[prompt.start : prompt.end] = _attend_prompt(prompt, wide, k_cache, v_cache, scale)
@@ -116,20 +134,29 @@ class CpuOps:
                 v_cache.numpy(),
                 plan.rows,
                 plan.sequences,
-                block_tables.numpy(),
-                context_lens.numpy(),
+                plan.tables,
+                plan.contexts,
                 window or 0,
-                _heads_each(plan.rows.size, k_cache.shape[2]),
+                plan.heads_each,
                 np.float32(scale),
                 out.numpy(),
             )
-        return out.to(q.dtype)
+        return _as(q, out)
 
     def silu_and_mul(self, gate_up: Tensor) -> Tensor:
-        wide = gate_up.float()
+        wide = _wide(gate_up)
         out = torch.empty(wide.shape[0], wide.shape[1] // 2)
         cpu_loops.silu_and_mul(wide.numpy(), out.numpy())
-        return out.to(gate_up.dtype)
+        return _as(gate_up, out)
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float32 else x.float()
+
+
+def _as(x: Tensor, out: Tensor) -> Tensor:
+    """Out, in x's type."""
+    return out if x.dtype == torch.float32 else out.to(x.dtype)
 
 
 def _heads_each(sequences: int, kv_heads: int) -> int:
@@ -159,8 +186,9 @@ def _attend_prompt(prompt: _Prompt, q: Tensor, k_cache: Tensor, v_cache: Tensor,
 
 
 def _make_plan(
-    block_size: int, block_tables: Tensor, query_start: Tensor, context_lens: Tensor, window: int | None
+    pool: torch.Size, block_tables: Tensor, query_start: Tensor, context_lens: Tensor, window: int | None
 ) -> _Plan:
+    block_size, kv_heads = pool[1], pool[2]
     starts, contexts = query_start.tolist(), context_lens.tolist()
     prompts: list[_Prompt] = []
     decodes: list[int] = []
@@ -175,7 +203,15 @@ def _make_plan(
             slots = block_tables[sequence][seen // block_size].long() * block_size + seen % block_size
             prompts.append(_Prompt(start, end, slots, _mask(queries, context - first, window)))
     sequences = np.array(decodes, np.int64)
-    return _Plan(block_tables, prompts, query_start.numpy()[sequences].astype(np.int64), sequences)
+    return _Plan(
+        block_tables,
+        prompts,
+        rows=query_start.numpy()[sequences].astype(np.int64),
+        sequences=sequences,
+        heads_each=_heads_each(len(decodes), kv_heads),
+        tables=block_tables.numpy(),
+        contexts=context_lens.numpy(),
+    )
 
 
 def _mask(queries: int, seen: int, window: int | None) -> Tensor | None:

@@ -111,9 +111,8 @@ class _Emitter:
                 yield code
 
 
-def _multiply(rows: int, tiles: int) -> Any:
-    """`rows` rows of x times `tiles` tiles of the weight from `source` on, into `out` from (row, tile) on."""
-    cells = [(r, t) for t in range(tiles) for r in range(rows)]
+def _multiply(rows: int) -> Any:
+    """`rows` rows of x times the tile `source` of the weight, into `out` from (row, tile) on."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         emit = _Emitter(context, builder, signature, values)
@@ -121,25 +120,21 @@ def _multiply(rows: int, tiles: int) -> Any:
         inputs, outputs, groups = emit.size(x, 1), emit.size(out, 1), emit.size(codes, 1)
         kind = signature.args[1].dtype
         zero = ir.Constant(_VECTOR, [0.0] * LANES)
-        sums = {cell: cgutils.alloca_once_value(builder, zero) for cell in cells}
+        sums = [cgutils.alloca_once_value(builder, zero) for _ in range(rows)]
         with cgutils.for_range(builder, groups) as loop:
-            of_tile = [builder.add(builder.mul(builder.add(source, _INT(t)), groups), loop.index) for t in range(tiles)]
-            factors = [emit.factors(kind, scales, minimums, group) for group in of_tile]
+            group = builder.add(builder.mul(source, groups), loop.index)
+            factors = emit.factors(kind, scales, minimums, group)
             with cgutils.for_range(builder, _INT(GROUP // UNROLLED)) as inner:
                 start = builder.add(builder.mul(loop.index, _INT(GROUP)), builder.mul(inner.index, _INT(UNROLLED)))
-                streams = [emit.weights(kind, codes, factors[t], of_tile[t], inner.index) for t in range(tiles)]
-                for number, vectors in enumerate(zip(*streams, strict=True)):
+                for number, vector in enumerate(emit.weights(kind, codes, factors, group, inner.index)):
                     column = builder.add(start, _INT(number))
-                    places = [
-                        emit.at(x.data, (builder.add(row, _INT(r)), inputs), (column, _INT(1))) for r in range(rows)
-                    ]
-                    splats = [emit.splat(builder.load(place)) for place in places]
-                    for r, t in cells:
-                        total = builder.call(emit.fma, [vectors[t], splats[r], builder.load(sums[r, t])])
-                        builder.store(total, sums[r, t])
-        for (r, t), place in sums.items():
-            column = builder.mul(builder.add(tile, _INT(t)), _INT(LANES))
-            emit.store(builder.load(place), emit.at(out.data, (builder.add(row, _INT(r)), outputs), (column, _INT(1))))
+                    for r, total in enumerate(sums):
+                        value = builder.load(emit.at(x.data, (builder.add(row, _INT(r)), inputs), (column, _INT(1))))
+                        added = builder.call(emit.fma, [vector, emit.splat(value), builder.load(total)])
+                        builder.store(added, total)
+        for r, total in enumerate(sums):
+            place = emit.at(out.data, (builder.add(row, _INT(r)), outputs), (tile, _INT(LANES)))
+            emit.store(builder.load(total), place)
         return context.get_dummy_value()
 
     def multiply(
@@ -171,8 +166,7 @@ def _emit_decode(_typing: Any, codes: Any, scales: Any, minimums: Any, tile: Any
 
 _decode: Any = intrinsic(_emit_decode)
 
-_one_by_two = _multiply(1, 2)
-_one, _two, _three, _four, _wide = (_multiply(rows, 1) for rows in (1, 2, 3, 4, ROWS_WIDE))
+_one, _two, _three, _four, _wide = (_multiply(rows) for rows in (1, 2, 3, 4, ROWS_WIDE))
 
 
 @njit(nogil=True, cache=True)
@@ -194,16 +188,8 @@ def _few(
 @njit(parallel=True, nogil=True, cache=True)
 def multiply_few(x: NDArray[Any], codes: NDArray[Any], scales: Any, minimums: Any, out: Any) -> None:
     """At most ROWS_FEW rows."""
-    tiles = codes.shape[0]
-    if x.shape[0] > 1:
-        for tile in prange(tiles):
-            _few(x, codes, scales, minimums, out, tile, tile, 0)
-    else:  # two tiles at once: a single chain of multiply-adds would wait for its own results
-        for pair in prange((tiles + 1) // 2):
-            if 2 * pair + 1 < tiles:
-                _one_by_two(x, codes, scales, minimums, out, 2 * pair, 2 * pair, 0)
-            else:
-                _one(x, codes, scales, minimums, out, 2 * pair, 2 * pair, 0)
+    for tile in prange(codes.shape[0]):
+        _few(x, codes, scales, minimums, out, tile, tile, 0)
 
 
 @njit(parallel=True, nogil=True, cache=True)

@@ -24,7 +24,7 @@ from worker.metrics import WorkerMetrics
 from worker.models.card import Card, demo_model_path, read_card
 from worker.models.errors import ModelFileError
 from worker.models.memory import memory_of
-from worker.models.threads import let_threads_sleep
+from worker.models.threads import prepare
 from worker.ops import serving
 from worker.settings import WorkerSettings
 
@@ -119,14 +119,15 @@ def _load_fake(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
 
 
 def _load_torch(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
-    let_threads_sleep(os.environ)
+    threads = settings.threads or os.cpu_count() or 1
+    prepare(os.environ, threads)
     import torch  # noqa: PLC0415 - see the module's docstring
 
     from kernels.cpu import CpuOps  # noqa: PLC0415
     from worker.engine.torch_runner import TorchRunner, kv_blocks, kv_dtype  # noqa: PLC0415
     from worker.models.load import load_model  # noqa: PLC0415
 
-    torch.set_num_threads(settings.threads or os.cpu_count() or 1)
+    torch.set_num_threads(threads)
     if settings.runner == "triton":
         if not torch.cuda.is_available():
             raise CannotStart("--runner triton needs a CUDA device, and torch finds none; use --runner torch")

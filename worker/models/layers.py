@@ -56,10 +56,11 @@ class CompiledLinear:
         self.bias = None if bias is None else bias.float()
 
     def __call__(self, x: Tensor) -> Tensor:
-        out = matmul(x.float(), self.weight)
+        exact = x.dtype == torch.float32
+        out = matmul(x if exact else x.float(), self.weight)
         if self.bias is not None:
             out += self.bias
-        return out.to(x.dtype)
+        return out if exact else out.to(x.dtype)
 
 
 def linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
