@@ -11,7 +11,7 @@ from typing import Literal
 from bench import machine
 from bench.record import RESULTS, Row, append
 from bench.table import Cell, render
-from worker.models.threads import let_threads_sleep
+from worker.models.threads import prepare
 
 FILE = "engine.csv"
 
@@ -20,6 +20,7 @@ def run(
     *,
     quick: bool = False,
     dtype: Literal["auto", "fp32", "bf16"] = "auto",
+    weights: Literal["auto", "fp32", "bf16", "int8", "int4"] = "auto",
     concurrency: tuple[int, ...] = (1, 4, 16, 32),
     threads: int | None = None,
     model: Path | None = None,
@@ -31,7 +32,9 @@ def run(
     quick
         16 output tokens instead of 128.
     dtype
-        What is multiplied in.
+        The type of activations.
+    weights
+        How weights are kept.
     concurrency
         How many sequences, one level after the other.
     threads
@@ -40,11 +43,12 @@ def run(
         A GGUF file; without one, the demo model.
     """
     before: dict[str, Cell] = machine.provenance()
-    let_threads_sleep(os.environ)
+    count = threads or os.cpu_count() or 1
+    prepare(os.environ, count)
     from bench.engine_steps import PROMPT_TOKENS, Steps  # noqa: PLC0415 - imports torch, after the line above
 
-    steps = Steps(model, dtype, threads=threads or os.cpu_count() or 1)
-    before |= {"dtype": steps.dtype, "threads": steps.threads, "model": steps.model_name}
+    steps = Steps(model, dtype, weights, threads=count)
+    before |= {"dtype": steps.dtype, "weights": weights, "threads": steps.threads, "model": steps.model_name}
     rows = [steps.decode(n, quick=quick) for n in concurrency]
     whole: dict[str, Cell] = {
         "prefill_tokens_per_s": steps.prefill(quick=quick),
@@ -52,7 +56,8 @@ def run(
         "resident_max_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
     title = (
-        f"Engine: {steps.model_name}, {steps.dtype}, {steps.threads} threads, prompts of {PROMPT_TOKENS} tokens; "
+        f"Engine: {steps.model_name}, {steps.dtype}, weights {weights}, {steps.threads} threads, "
+        f"prompts of {PROMPT_TOKENS} tokens; "
         f"{machine.described(before)}"
     )
     print(_text(title, rows, whole))

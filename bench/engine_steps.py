@@ -6,7 +6,6 @@ All sequences of a level start together, go on to the last token, and share ever
 import random
 import time
 from pathlib import Path
-from typing import Literal
 
 import torch
 
@@ -18,7 +17,8 @@ from worker.engine.engine import Engine
 from worker.engine.request import EngineRequest, SamplingParams
 from worker.engine.torch_runner import TorchRunner, kv_blocks
 from worker.models.card import demo_model_path
-from worker.models.load import load_model
+from worker.models.load import DtypeName, load_model
+from worker.models.packer import WeightsMode
 
 PROMPT_TOKENS = 200
 OUTPUT_TOKENS, OUTPUT_TOKENS_QUICK = 128, 16
@@ -31,11 +31,11 @@ KV_BYTES = 1024**3
 class Steps:
     """An engine with a loaded model, warm."""
 
-    def __init__(self, path: Path | None, dtype: Literal["auto", "fp32", "bf16"], *, threads: int) -> None:
+    def __init__(self, path: Path | None, dtype: DtypeName, weights: WeightsMode, *, threads: int) -> None:
         torch.set_num_threads(threads)
         self.threads = threads
         start = time.perf_counter()
-        model = load_model(path or demo_model_path(), dtype)
+        model = load_model(path or demo_model_path(), dtype, weights=weights)
         self.load_s = time.perf_counter() - start
         self.dtype = str(model.dtype).removeprefix("torch.")
         self.model_name = model.card.name

@@ -1,14 +1,18 @@
 """The whole product with the real model, over HTTP: output tokens/s and latencies at rising concurrency, prefill speed,
-time to ready, resident memory.
+time to ready, resident memory, and the same of every other server that is installed (`bench.peers`).
 
 The load is the one that other servers are compared by: prompts of 200 tokens, 128 output tokens, greedy, no early end.
 """
 
+import os
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import uvloop
 
-from bench import launch, load, machine
+from bench import launch, load, machine, peers
 from bench.client import Client
 from bench.errors import BenchError
 from bench.percentiles import Spread
@@ -23,14 +27,21 @@ ROUNDS, ROUNDS_QUICK = 3, 1  # requests of each client
 WARM_REQUESTS, WARM_TOKENS = 4, 16
 PREFILL_TOKENS = 1_024
 PREFILL_REQUESTS, PREFILL_REQUESTS_QUICK = 5, 1
+ARRIVALS_S, ARRIVALS_QUICK_S = 30.0, 10.0  # prompts that arrive while others are answered,
+ARRIVALS_SHARE = 0.5  # at this share of what the server sustained
 FILE = "stack.csv"
 MODEL = "SmolLM2-135M-Instruct"
+OURS = "forebay"
+
+DtypeName = Literal["auto", "fp32", "bf16"]
+WeightsMode = Literal["auto", "fp32", "bf16", "int8", "int4"]
 
 
 def run(
     *,
     quick: bool = False,
-    dtype: Literal["auto", "fp32", "bf16"] = "auto",
+    dtype: DtypeName = "auto",
+    weights: WeightsMode = "auto",
     concurrency: tuple[int, ...] = (1, 4, 16, 32),
 ) -> None:
     """Measure, print, record. Ends with status 1 when a request failed, after recording that it did.
@@ -40,43 +51,82 @@ def run(
     quick
         One request of each client instead of three.
     dtype
-        What the worker multiplies in.
+        The type of the worker's activations.
+    weights
+        How the worker keeps weights.
     concurrency
         How many clients, one level after the other.
     """
-    before: dict[str, Cell] = {**machine.provenance(), "dtype": _resolved(dtype)}
-    with launch.running(runner="torch", dtype=dtype) as stack:
-        reports, long = uvloop.run(_measure(stack, concurrency, quick=quick))
-        whole: dict[str, Cell] = {
-            "prefill_tokens_per_s": None if long.ttft is None else PREFILL_TOKENS / long.ttft.p50,
+    before: dict[str, Cell] = {**machine.provenance(), "dtype": _resolved(dtype, weights), "weights": weights}
+    measured: dict[str, Measured] = {}
+    with launch.running(runner="torch", dtype=dtype, weights=weights) as stack:
+        ours = uvloop.run(_measure(stack.base_url, stack.key, concurrency, quick=quick))
+        ours.whole = {
             "ready_s": stack.ready_s,
             "up_s": stack.up_s,
             "worker_mib": stack.resident_mib(launch.WORKER),
             "gateway_mib": stack.resident_mib(launch.GATEWAY),
         }
-    rows = [{**before, **_row(clients, report), **whole} for clients, report in reports.items()]
-    print(_text(before, reports, whole))
-    append(RESULTS / FILE, rows)
-    if failures := [report.failures for report in (*reports.values(), long) if report.failures]:
+        measured[OURS] = ours
+    measured |= _peers(concurrency, quick=quick)
+    print(_text(before, measured))
+    append(RESULTS / FILE, [row for server, found in measured.items() for row in _rows(before, server, found)])
+    if failures := [f"{server}: {found.failures}" for server, found in measured.items() if found.failures]:
         raise BenchError(f"requests failed: {failures}")
 
 
-async def _measure(
-    stack: launch.Stack, concurrency: tuple[int, ...], *, quick: bool
-) -> tuple[dict[int, Report], Report]:
-    """A report for each concurrency, and one of long prompts, one at a time, with one token of output."""
-    reports: dict[int, Report] = {}
-    async with Client(stack.base_url, stack.key) as client:
+@dataclass(slots=True)
+class Measured:
+    """One server."""
+
+    levels: dict[int, Report]  # by the number of clients
+    long: Report  # long prompts, one at a time, with one token of output
+    arriving: Report  # an open loop
+    whole: dict[str, Cell] = field(default_factory=dict[str, Cell])
+
+    @property
+    def failures(self) -> list[dict[str, int]]:
+        return [report.failures for report in (*self.levels.values(), self.long, self.arriving) if report.failures]
+
+    @property
+    def prefill_tokens_per_s(self) -> float | None:
+        return None if self.long.ttft is None else PREFILL_TOKENS / self.long.ttft.p50
+
+    @property
+    def gap_ratio(self) -> float | None:
+        """p99 over median of the time between tokens while prompts arrive."""
+        return None if self.arriving.itl is None else self.arriving.itl.p99 / self.arriving.itl.p50
+
+
+def _peers(concurrency: tuple[int, ...], *, quick: bool) -> dict[str, Measured]:
+    measured: dict[str, Measured] = {}
+    with tempfile.TemporaryDirectory(prefix="forebay-peers-") as name:
+        folder = Path(name, "model")
+        folder.mkdir()
+        for peer in peers.found(folder, MODEL, os.cpu_count() or 1):
+            with peers.running(peer, Path(name, "log")) as running:
+                found = uvloop.run(_measure(running.base_url, None, concurrency, quick=quick))
+                found.whole = {"ready_s": running.ready_s, "worker_mib": running.resident_mib}
+            measured[peer.name] = found
+    return measured
+
+
+async def _measure(base_url: str, key: str | None, concurrency: tuple[int, ...], *, quick: bool) -> Measured:
+    levels: dict[int, Report] = {}
+    async with Client(base_url, key) as client:
         for clients in concurrency:
             await load.closed(client, _workload(clients, WARM_TOKENS, warm=True), clients=1, requests=WARM_REQUESTS)
             requests = clients * (ROUNDS_QUICK if quick else ROUNDS)
-            reports[clients] = await load.closed(
+            levels[clients] = await load.closed(
                 client, _workload(clients, OUTPUT_TOKENS), clients=clients, requests=requests
             )
         prefill = Workload(model=MODEL, api="completions", prompt_tokens=PREFILL_TOKENS, output_tokens=1)
         requests = PREFILL_REQUESTS_QUICK if quick else PREFILL_REQUESTS
         long = await load.closed(client, prefill, clients=1, requests=requests)
-    return reports, long
+        rate = ARRIVALS_SHARE * max(report.output_tokens_per_s for report in levels.values()) / OUTPUT_TOKENS
+        seconds = ARRIVALS_QUICK_S if quick else ARRIVALS_S
+        arriving = await load.poisson(client, _workload(0, OUTPUT_TOKENS), rate=rate, duration_s=seconds)
+    return Measured(levels, long, arriving)
 
 
 def _workload(clients: int, output_tokens: int, *, warm: bool = False) -> Workload:
@@ -85,15 +135,22 @@ def _workload(clients: int, output_tokens: int, *, warm: bool = False) -> Worklo
     return Workload(model=MODEL, api="completions", prompt_tokens=PROMPT_TOKENS, output_tokens=output_tokens, seed=seed)
 
 
-def _resolved(dtype: str) -> str:
-    """What the worker multiplies in when it is told `dtype` on this machine."""
-    if dtype != "auto":
-        return dtype
+def _resolved(dtype: DtypeName, weights: WeightsMode) -> str:
+    """The type of activations when the worker is told this on this machine."""
     import torch  # noqa: PLC0415 - seconds, and only here
 
     from worker.models.load import resolve_dtype  # noqa: PLC0415
 
-    return {torch.float32: "fp32", torch.bfloat16: "bf16"}[resolve_dtype("auto", torch.device("cpu"))]
+    return {torch.float32: "fp32", torch.bfloat16: "bf16"}[resolve_dtype(dtype, torch.device("cpu"), weights)]
+
+
+def _rows(before: Row, server: str, measured: Measured) -> list[Row]:
+    whole: dict[str, Cell] = {
+        "prefill_tokens_per_s": measured.prefill_tokens_per_s,
+        "arriving_itl_p99_over_p50": measured.gap_ratio,
+        **measured.whole,
+    }
+    return [{**before, "server": server, **_row(n, report), **whole} for n, report in measured.levels.items()]
 
 
 def _row(clients: int, report: Report) -> Row:
@@ -117,16 +174,44 @@ def _spread(name: str, spread: Spread | None, factor: float) -> Row:
     return {f"{base}_{part}_{unit}": getattr(scaled, part, None) for part in ("p50", "p95", "p99")}
 
 
-def _text(before: Row, reports: dict[int, Report], whole: Row) -> str:
+def _text(before: Row, measured: dict[str, Measured]) -> str:
+    title = (
+        f"Stack: {MODEL}, {before['dtype']}, weights {before['weights']}, prompts of {PROMPT_TOKENS} tokens, "
+        f"{OUTPUT_TOKENS} output tokens; {machine.described(before)}"
+    )
+    tables = [f"{server}\n\n{_table(found)}" for server, found in measured.items()]
+    ratios = [
+        render(["forebay / " + server, "ratio"], _ratios(measured[OURS], found))
+        for server, found in measured.items()
+        if server != OURS
+    ]
+    return "\n\n".join(["", title, *tables, *ratios]).removeprefix("\n")
+
+
+def _table(measured: Measured) -> str:
     columns = ["clients", "requests", "failed", "tokens/s"]
     columns += [f"{what} {part}" for what in ("ttft ms", "itl ms", "e2e s") for part in ("p50", "p95", "p99")]
     rows: list[list[Cell]] = []
-    for clients, report in reports.items():
+    for clients, report in measured.levels.items():
         row = _row(clients, report)
         latencies = [value for name, value in row.items() if "_p50_" in name or "_p95_" in name or "_p99_" in name]
         rows.append([clients, report.requests, row["failures"], report.output_tokens_per_s, *latencies])
-    title = (
-        f"Stack: {MODEL}, {before['dtype']}, prompts of {PROMPT_TOKENS} tokens, {OUTPUT_TOKENS} output tokens; "
-        f"{machine.described(before)}"
-    )
-    return f"\n{title}\n\n{render(columns, rows)}\n\n{render(list(whole), [list(whole.values())])}"
+    whole: Row = {
+        "prefill tokens/s": measured.prefill_tokens_per_s,
+        "arriving itl p99 / p50": measured.gap_ratio,
+        **measured.whole,
+    }
+    return f"{render(columns, rows)}\n\n{render(list(whole), [list(whole.values())])}"
+
+
+def _ratios(ours: Measured, peer: Measured) -> list[list[Cell]]:
+    rows: list[list[Cell]] = [
+        [f"tokens/s, {clients} clients", _over(report.output_tokens_per_s, peer.levels[clients].output_tokens_per_s)]
+        for clients, report in ours.levels.items()
+    ]
+    rows.append(["prefill tokens/s", _over(ours.prefill_tokens_per_s, peer.prefill_tokens_per_s)])
+    return rows
+
+
+def _over(ours: float | None, theirs: float | None) -> float | None:
+    return ours / theirs if ours and theirs else None

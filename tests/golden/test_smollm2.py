@@ -54,7 +54,13 @@ class Answer:
 
 @pytest.fixture(scope="module")
 def fp32():
-    return load_model(demo_model_path(), "fp32")
+    return load_model(demo_model_path(), "fp32", weights="fp32")
+
+
+@pytest.fixture(scope="module")
+def kept():
+    """The file's own 4-bit and 8-bit weights, which `auto` multiplies as they are."""
+    return load_model(demo_model_path(), "fp32", weights="auto")
 
 
 def engine(model, *, blocks_total: int = 200, **config: int) -> Engine:
@@ -128,6 +134,12 @@ def test_all_requests_share_steps(fp32, blocks_total, config):
     for n, case in enumerate(CASES):
         check(case, got[str(n)], max_tokens)
     assert (batch.stats().preemptions_total > 0) == (blocks_total < 200)
+
+
+def test_the_weights_as_the_file_keeps_them_give_the_same_answers(kept):
+    got = answer(engine(kept), {str(n): greedy(case, 24) for n, case in enumerate(CASES)})
+    for n, case in enumerate(CASES):
+        check(case, got[str(n)], 24)
 
 
 def test_a_sampled_answer_is_the_same_alone_among_others_and_after_preemptions(fp32):

@@ -30,7 +30,7 @@ def pool(contexts: list[int], *, block_size: int, kv_heads: int, head_dim: int):
     return k_cache, v_cache, tables
 
 
-def attend(ops, queries, contexts, *, block_size=4, heads=6, kv_heads=2, head_dim=8, dtype=torch.float32):
+def attend(ops, queries, contexts, *, window=None, block_size=4, heads=6, kv_heads=2, head_dim=8, dtype=torch.float32):
     k_cache, v_cache, tables = pool(contexts, block_size=block_size, kv_heads=kv_heads, head_dim=head_dim)
     q = torch.randn(sum(queries), heads, head_dim, generator=torch.Generator().manual_seed(4)).to(dtype)
     return ops.paged_attention(
@@ -41,7 +41,7 @@ def attend(ops, queries, contexts, *, block_size=4, heads=6, kv_heads=2, head_di
         query_start=torch.tensor([0, *queries]).cumsum(0).int(),
         context_lens=torch.tensor(contexts).int(),
         scale=head_dim**-0.5,
-        window=None,
+        window=window,
     )
 
 
@@ -71,6 +71,24 @@ def test_attention_with_other_head_counts(heads, kv_heads, head_dim):
     shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "block_size": 16}
     got, want = (attend(ops, [1, 3, 1], [17, 3, 90], **shape) for ops in (CpuOps(), ReferenceOps()))
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("window", [1, 2, 4, 5, 16, 39, 40, 1000])
+def test_attention_through_a_window(window):
+    shape = {"window": window, "queries": [1, 3, 5, 2, 1], "contexts": [1, 3, 40, 17, 40]}
+    got, want = (attend(ops, **shape) for ops in (CpuOps(), ReferenceOps()))
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_layers_with_different_windows_share_a_step():
+    k_cache, v_cache, tables = pool([40, 9], block_size=4, kv_heads=2, head_dim=8)
+    q, starts, contexts = torch.randn(4, 6, 8), torch.tensor([0, 3, 4]).int(), torch.tensor([40, 9]).int()
+    step = {"block_tables": tables, "query_start": starts, "context_lens": contexts, "scale": 0.3}
+    ops = CpuOps()
+    for window in (None, 5, None, 7, 5):
+        got = ops.paged_attention(q, k_cache, v_cache, window=window, **step)
+        want = ReferenceOps().paged_attention(q, k_cache, v_cache, window=window, **step)
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
 
 
 def test_a_decode_is_bitwise_the_same_in_any_batch():

@@ -15,6 +15,8 @@ from worker.models.config import ModelConfig
 from worker.models.decoder import Decoder, KvPool, StepTensors
 from worker.models.load import LoadedModel
 
+WARM_TOKENS = (1, 8)  # of one sequence, all of it in the null block
+
 
 class TorchRunner:
     """Implements `worker.engine.runner.Runner`."""
@@ -33,6 +35,24 @@ class TorchRunner:
             keys=[torch.zeros(shape, dtype=dtype, device=model.device) for _ in range(config.layers)],
             values=[torch.zeros(shape, dtype=dtype, device=model.device) for _ in range(config.layers)],
         )
+        self._warm_up()
+
+    def _warm_up(self) -> None:
+        """Steps of one and of several rows that write nothing: what is compiled when first called is compiled now."""
+        for tokens in WARM_TOKENS:
+            sequence = np.array([0, tokens], np.int32)
+            self._decoder.forward(
+                StepTensors(
+                    ids=self._tensor(np.zeros(tokens, np.int64)),
+                    positions=self._tensor(np.arange(tokens)),
+                    slots=self._tensor(np.full(tokens, -1)),
+                    query_start=self._tensor(sequence),
+                    context_lens=self._tensor(sequence[1:]),
+                    block_tables=self._tensor(np.zeros((1, tokens), np.int32)),
+                    sample_rows=self._tensor(np.arange(tokens)),
+                ),
+                self._pool,
+            )
 
     def execute(self, batch: Batch) -> Sampled:
         step = StepTensors(

@@ -13,7 +13,8 @@ from worker.models.checkpoint_source import CheckpointSource
 from worker.models.config import ModelConfig
 from worker.models.gguf_file import GgufFile
 from worker.models.gguf_source import GgufSource
-from worker.models.layers import bf16_is_native, linear
+from worker.models.layers import bf16_is_native
+from worker.models.packer import WeightsMode, packer
 from worker.models.source import TensorSource
 from worker.models.weights import Weights, load_weights
 
@@ -38,13 +39,18 @@ def load_model(
     progress: Callable[[float], None] | None = None,
     *,
     device: torch.device | None = None,
+    weights: WeightsMode = "auto",
 ) -> LoadedModel:
-    """Load a GGUF file or a model folder. `progress` is called with a fraction from 0 to 1. Raises ModelFileError."""
+    """Load a GGUF file or a model folder. `progress` is called with a fraction from 0 to 1.
+
+    Raises ModelFileError, and ValueError for a way to keep weights that the device or the dtype does not have.
+    """
     where = device or torch.device("cpu")
-    chosen = resolve_dtype(dtype, where)
+    chosen = resolve_dtype(dtype, where, weights)
+    pack = packer(weights, chosen, where)
     card, source = _open(path)
-    weights = load_weights(source, card.config, dtype=chosen, device=where, pack=linear, progress=progress)
-    return LoadedModel(card, weights, chosen, where)
+    loaded = load_weights(source, card.config, dtype=chosen, device=where, pack=pack, progress=progress)
+    return LoadedModel(card, loaded, chosen, where)
 
 
 def _open(path: Path) -> tuple[Card, TensorSource]:
@@ -57,8 +63,12 @@ def _open(path: Path) -> tuple[Card, TensorSource]:
     return card, GgufSource(file, card.config)
 
 
-def resolve_dtype(name: DtypeName, device: torch.device) -> torch.dtype:
-    """`auto` is bfloat16 on a GPU and on a processor that multiplies it natively, float32 elsewhere."""
+def resolve_dtype(name: DtypeName, device: torch.device, weights: WeightsMode = "auto") -> torch.dtype:
+    """`auto` is bfloat16 on a GPU and on a processor that multiplies it natively, unless the weights are to be float32;
+    float32 elsewhere.
+    """
+    if name == "auto" and weights == "fp32":
+        return torch.float32
     if name == "auto":
         return torch.bfloat16 if device.type != "cpu" or bf16_is_native() else torch.float32
     return {"fp32": torch.float32, "bf16": torch.bfloat16}[name]

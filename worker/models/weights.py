@@ -43,6 +43,16 @@ class Weights:
         Tensor | None
     )  # [head_dim / 2], on the CPU: divisors of the rotary frequencies (GGUF of Llama 3.1 and later)
 
+    @property
+    def nbytes(self) -> int:
+        """What the matrices take, an embedding that is also the head once for each use."""
+        projections = [
+            linear.nbytes
+            for layer in self.layers
+            for linear in (layer.qkv, layer.attention_output, layer.gate_up, layer.down)
+        ]
+        return self.embedding.nbytes + self.head.nbytes + sum(projections)
+
 
 def check_tensors(source: TensorSource, config: ModelConfig) -> list[str]:
     """The names of the tensors to read. Tensors that nothing asks for are warned about and ignored.
@@ -85,6 +95,10 @@ class _Reader:
 
     def whole(self, *wanted: str) -> Tensor:
         """The named tensors, one below the other."""
+        return self.wide(*wanted).to(self.dtype)
+
+    def wide(self, *wanted: str) -> Tensor:
+        """The same in float32, for a packer to store as it likes."""
         parts = [self._one(name) for name in wanted]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
@@ -93,7 +107,7 @@ class _Reader:
         return self.whole(*wanted) if wanted[0] in self.wanted else None
 
     def _one(self, name: str) -> Tensor:
-        tensor = self.source.read(name).to(self.device, self.dtype)
+        tensor = self.source.read(name).to(self.device, torch.float32)
         self.done += self.source.nbytes(name)
         if self.progress is not None:
             self.progress(self.done / self.total)
@@ -115,12 +129,12 @@ def load_weights(
     """
     wanted = check_tensors(source, config)
     reader = _Reader(source, wanted, dtype=dtype, device=device, progress=progress)
-    embedding = reader.whole(EMBEDDING)
+    embedding = reader.wide(EMBEDDING)
     return Weights(
-        embedding=embedding,
+        embedding=embedding.to(dtype),
         layers=[_layer(reader, layer, pack) for layer in range(config.layers)],
         final_norm=reader.whole(FINAL_NORM),
-        head=pack(embedding if config.tied else reader.whole(HEAD)),
+        head=pack(embedding if config.tied else reader.wide(HEAD)),
         rope_factors=source.read(ROPE_FACTORS) if ROPE_FACTORS in wanted else None,
     )
 
@@ -132,13 +146,13 @@ def _layer(reader: _Reader, layer: int, pack: Packer) -> LayerWeights:
     return LayerWeights(
         attention_norm=reader.whole(name("attention_norm")),
         qkv=pack(
-            reader.whole(name("q"), name("k"), name("v")),
+            reader.wide(name("q"), name("k"), name("v")),
             reader.optional(name("q_bias"), name("k_bias"), name("v_bias")),
         ),
         q_norm=reader.optional(name("q_norm")),
         k_norm=reader.optional(name("k_norm")),
-        attention_output=pack(reader.whole(name("attention_output")), reader.optional(name("attention_output_bias"))),
+        attention_output=pack(reader.wide(name("attention_output")), reader.optional(name("attention_output_bias"))),
         mlp_norm=reader.whole(name("mlp_norm")),
-        gate_up=pack(reader.whole(name("gate"), name("up"))),
-        down=pack(reader.whole(name("down"))),
+        gate_up=pack(reader.wide(name("gate"), name("up"))),
+        down=pack(reader.wide(name("down"))),
     )

