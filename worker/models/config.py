@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from worker.models.errors import ModelFileError
 from worker.models.rope import Rope
 
-LAYERS_MAX = 1024
+LAYERS_MAX, CONTEXT_MAX = 1024, 2**22
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -40,6 +40,8 @@ def check_shape(config: ModelConfig, where: object) -> None:
     """Raises ModelFileError, naming `where`, for a shape that no decoder can have."""
     refusals = {
         f"{config.layers} layers": config.layers > LAYERS_MAX,
+        f"a context of {config.context_length} tokens": config.context_length > CONTEXT_MAX,
+        f"a rotary base of {config.rope.base}": config.rope.base <= 1,
         f"{config.heads} heads over {config.kv_heads} KV heads": config.heads % config.kv_heads != 0,
         f"odd head dimension {config.head_dim}": config.head_dim % 2 != 0,
         "a sliding window below 1": any(window is not None and window < 1 for window in config.windows),

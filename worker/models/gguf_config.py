@@ -3,13 +3,12 @@
 Source: the GGUF specification's keys, and for defaults what llama.cpp assumes where one is absent.
 """
 
-import math
 from dataclasses import dataclass
 
 from worker.models.config import ModelConfig, check_shape
 from worker.models.errors import ModelFileError
 from worker.models.gguf_file import GgufFile
-from worker.models.json_file import INTEGER_MAX
+from worker.models.json_file import INTEGER_MAX, NUMBER_MAX
 from worker.models.rope import LinearScaling, Rope, Scaling, YarnScaling, yarn_attention
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")  # Mistral's files say llama
@@ -36,7 +35,7 @@ class _Fields:
     def number(self, key: str, default: float | None = None) -> float:
         name = f"{self.architecture}.{key}"
         value = default if default is not None and not self.has(key) else self.file.require(name, (float, int))
-        if not 0 < value < math.inf:
+        if not 0 < value <= NUMBER_MAX:
             raise ModelFileError(f"{self.file.path}: metadata field {name} is {value}")
         return float(value)
 

@@ -4,14 +4,15 @@ Knows no field's meaning. Invariant: whatever is wrong is one sentence that name
 """
 
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from worker.models.errors import ModelFileError
 
-INTEGER_MAX: Final = 2**22  # no size in a published model is near it, and what is above would only exhaust the memory
+# No size or factor in a published model is near these. What is above would only exhaust the memory, or overflow.
+INTEGER_MAX: Final = 2**22
+NUMBER_MAX: Final = 1e12
 
 
 @dataclass(slots=True, frozen=True)
@@ -32,7 +33,7 @@ class Fields:
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self._typed(key, (int, float), "a number", default)
-        if not 0 < value < math.inf:
+        if not 0 < value <= NUMBER_MAX:
             raise ModelFileError(f"{self.place}: field {key} is {value}")
         return float(value)
 

@@ -8,6 +8,7 @@ from worker.models.hf_config import read_config
 from worker.models.json_file import Fields
 from worker.models.rope import LinearScaling, Llama3Scaling, Rope, YarnScaling, yarn_attention
 
+NONSENSE = [None, 0, -1, 1, 1.5, "x", "", True, [], [1], ["x"], [[1]], {}, {"a": 1}, 1e308, float("nan"), 10**30]
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 LLAMA, MISTRAL, QWEN2, QWEN3 = (
     {"model_type": kind, "architectures": [f"{kind.capitalize()}ForCausalLM"]}
@@ -17,6 +18,15 @@ LLAMA, MISTRAL, QWEN2, QWEN3 = (
 
 def read(**changes):
     return read_config(Fields("x/config.json", Folder().config | changes))
+
+
+def read_or_refused(changes):
+    try:
+        return read(**changes)
+    except ModelFileError as refused:
+        message = str(refused)
+    assert message.startswith("x/config.json: ")
+    return None
 
 
 def without(*keys: str):
@@ -153,6 +163,8 @@ def test_windows(fields, windows):
         ({"num_key_value_heads": 3}, "4 heads over 3 KV heads"),
         ({"num_hidden_layers": 2000}, "2000 layers"),
         ({"rope_theta": float("inf")}, "rope_theta is inf"),
+        ({"rope_theta": 1.0}, "rotary base of 1.0"),
+        ({"rope_scaling": {"type": "yarn", "factor": 1e9}}, "a context of 64000000000 tokens"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan"),
         ({"head_dim": 7}, "odd head dimension"),
         ({**MISTRAL, "sliding_window": 0}, "sliding_window is 0"),
@@ -165,3 +177,55 @@ def test_what_would_compute_something_else_is_refused(fields, complaint):
     with pytest.raises(ModelFileError, match=r"x/config\.json") as caught:
         read(**fields)
     assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *Folder().config,
+        "head_dim",
+        "rope_scaling",
+        "rope_parameters",
+        "sliding_window",
+        "use_sliding_window",
+        "max_window_layers",
+        "layer_types",
+        "attention_bias",
+        "mlp_bias",
+        "hidden_act",
+        "quantization_config",
+        "partial_rotary_factor",
+        "original_max_position_embeddings",
+        "num_experts",
+    ],
+)
+@pytest.mark.parametrize("family", [LLAMA, MISTRAL, QWEN2, QWEN3], ids=lambda family: family["model_type"])
+def test_nonsense_in_a_field_is_read_or_refused(family, key):
+    for value in NONSENSE:
+        read_or_refused({**family, "use_sliding_window": True, key: value})
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "rope_type",
+        "type",
+        "factor",
+        "rope_theta",
+        *LLAMA3,
+        "attention_factor",
+        "mscale",
+        "mscale_all_dim",
+        "beta_fast",
+        "beta_slow",
+        "truncate",
+        "partial_rotary_factor",
+    ],
+)
+@pytest.mark.parametrize("kind", ["default", "linear", "dynamic", "llama3", "yarn"])
+def test_nonsense_in_a_rope_is_read_or_refused(kind, key):
+    for value in NONSENSE:
+        config = read_or_refused({"rope_scaling": {"rope_type": kind, **LLAMA3, "mscale": 1.0, key: value}})
+        if config is not None:
+            assert config.rope.frequencies(config.head_dim).shape == (config.head_dim // 2,)
+            assert config.rope.attention > 0
