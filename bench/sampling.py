@@ -4,7 +4,7 @@ import os
 
 from bench import machine
 from bench.table import Cell, render
-from worker.models.threads import let_threads_sleep
+from worker.models.threads import prepare
 
 ROWS = (1, 16, 256)
 
@@ -17,7 +17,7 @@ def run(*, quick: bool = False) -> None:
     quick
         Fewer repeats.
     """
-    let_threads_sleep(os.environ)
+    prepare(os.environ, os.cpu_count() or 1)
     from bench.sampling_cases import CASES, VOCAB, cost_ms  # noqa: PLC0415 - imports torch, after the line above
 
     table: list[list[Cell]] = [[case.name, *(cost_ms(case, n, 3 if quick else 9) for n in ROWS)] for case in CASES]

@@ -169,8 +169,6 @@ def near(got: torch.Tensor, expected: torch.Tensor) -> None:
 
 @pytest.fixture(params=[ReferenceOps, CpuOps])
 def stepper(request, models) -> Stepper:
-    if request.param is CpuOps and any(models.loaded.config.windows):
-        pytest.skip("the CPU's operations know no window yet")
     return Stepper(models.loaded, request.param())
 
 
