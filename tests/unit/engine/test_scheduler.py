@@ -114,14 +114,14 @@ def test_the_one_that_asks_may_be_the_victim():
 @pytest.mark.parametrize(("tier", "admitted_at_once"), [(1, False), (0, True)], ids=["equal", "urgent"])
 def test_only_a_more_urgent_one_is_admitted_in_a_step_that_preempted(tier, admitted_at_once):
     scheduler = make_scheduler(blocks=6, tokens_per_step=32)
-    enqueue(scheduler, make_sequence(0, 11, tier=1, tokens_max=24), make_sequence(1, 8, tier=1, tokens_max=24))
+    enqueue(scheduler, make_sequence(10, 11, tier=1, tokens_max=24), make_sequence(11, 8, tier=1, tokens_max=24))
     run_step(scheduler)
     run_step(scheduler)
-    # What the victim gives up would be room for both.
+    # Before the victim, and what that gives up would be room for both.
     enqueue(scheduler, make_sequence(2, 1, tier=tier, tokens_max=4), make_sequence(3, 1, tier=tier, tokens_max=4))
     plan = run_step(scheduler)
     assert plan.preempted == 1
-    assert shape(plan) == ([(0, 1), (2, 1)] if admitted_at_once else [(0, 1)])
+    assert shape(plan) == ([(10, 1), (2, 1)] if admitted_at_once else [(10, 1)])
 
 
 def test_a_preempted_sequence_gets_its_place_and_its_tokens_back():

@@ -153,6 +153,15 @@ def test_two_prompts_of_one_request_share_blocks_that_do_not_count_as_cached(run
     assert said.done["r"].totals.cached_tokens == 4 + 4
 
 
+def test_a_block_of_which_half_is_computed_is_not_found(runner):
+    engine = make_engine(runner, tokens_per_step=6, sequences_max=6)
+    prompt = list(range(10, 30))
+    engine.add(make_request("a", prompt))
+    engine.step()
+    engine.abort("a")
+    assert cached(run(engine, make_request("b", prompt)), "b") == 4
+
+
 def test_evicted_blocks_are_computed_again():
     runner = Watched(blocks=8)
     engine = make_engine(runner)
