@@ -67,7 +67,9 @@ def _vllm(program: Path, folder: Path, model: str, threads: int) -> Peer:
     environ = {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": str(threads)}
     if libraries:
         environ["LD_PRELOAD"] = ":".join(map(str, libraries))
-    return Peer("vLLM bf16", [str(program), "serve", str(folder), *options.split()], environ)
+    # Not `vllm serve`: in vllm-cpu 0.32 it asks for the version of a package vllm, which is not there.
+    serve = [str(program.with_name("python")), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
+    return Peer("vLLM bf16", [*serve, *options.split()], environ)
 
 
 @contextlib.contextmanager

@@ -104,10 +104,14 @@ def _peers(concurrency: tuple[int, ...], *, quick: bool) -> dict[str, Measured]:
         folder = Path(name, "model")
         folder.mkdir()
         for peer in peers.found(folder, MODEL, os.cpu_count() or 1):
-            with peers.running(peer, Path(name, "log")) as running:
-                found = uvloop.run(_measure(running.base_url, None, concurrency, quick=quick))
-                found.whole = {"ready_s": running.ready_s, "worker_mib": running.resident_mib}
-            measured[peer.name] = found
+            try:
+                with peers.running(peer, Path(name, "log")) as running:
+                    found = uvloop.run(_measure(running.base_url, None, concurrency, quick=quick))
+                    found.whole = {"ready_s": running.ready_s, "worker_mib": running.resident_mib}
+            except BenchError as error:
+                print(f"bench: not measured: {error}")  # our own figures are worth printing all the same
+            else:
+                measured[peer.name] = found
     return measured
 
 

@@ -161,3 +161,50 @@ def test_elementwise_operations_equal_the_reference(tokens, dtype):
     for fast, plain in zip(*results, strict=True):
         assert fast.dtype == dtype
         torch.testing.assert_close(fast, plain, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("loud", [1e4, math.inf, math.nan])
+def test_a_row_is_bitwise_the_same_beside_loud_neighbours(loud):
+    """Decodes, a chunk and a prompt in one step: whatever the others hold, each has the bits of quiet company."""
+    contexts, queries = [33, 7, 12, 40, 19], [1, 7, 3, 1, 1]
+    starts = torch.tensor([0, *queries]).cumsum(0).int()
+    k_cache, v_cache, tables = pool(contexts, block_size=4, kv_heads=2, head_dim=8)
+    q = torch.randn(sum(queries), 6, 8, generator=torch.Generator().manual_seed(6))
+
+    def run(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor) -> torch.Tensor:
+        return CpuOps().paged_attention(
+            q,
+            k_cache,
+            v_cache,
+            block_tables=tables,
+            query_start=starts,
+            context_lens=torch.tensor(contexts).int(),
+            scale=0.3,
+            window=None,
+        )
+
+    quiet = run(q, k_cache, v_cache)
+    for sequence, (start, end) in enumerate(zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)):
+        own = tables[sequence, : -(-contexts[sequence] // 4)].long()
+        loud_q, loud_k, loud_v = (torch.full_like(x, loud) for x in (q, k_cache, v_cache))
+        loud_q[start:end], loud_k[own], loud_v[own] = q[start:end], k_cache[own], v_cache[own]
+        assert torch.equal(run(loud_q, loud_k, loud_v)[start:end], quiet[start:end])
+
+
+@pytest.mark.parametrize("loud", [1e4, math.inf, math.nan])
+def test_norms_and_gates_beside_loud_neighbours(loud):
+    x, residual, gate_up = torch.randn(9, 48), torch.randn(9, 48), torch.randn(9, 96)
+    ops, weight = CpuOps(), torch.randn(48)
+
+    def run(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x, residual, gate_up = (value.clone() for value in values)
+        return ops.rms_norm(x, weight, 1e-5), ops.silu_and_mul(gate_up), *ops.add_rms_norm(x, residual, weight, 1e-5)
+
+    quiet = run(x, residual, gate_up)
+    mixed = [torch.full_like(value, loud) for value in (x, residual, gate_up)]
+    for value, own in zip(mixed, (x, residual, gate_up), strict=True):
+        value[4] = own[4]
+    alone = run(*(value[4:5] for value in (x, residual, gate_up)))
+    for got, want, single in zip(run(*mixed), quiet, alone, strict=True):
+        assert torch.equal(got[4], want[4])
+        assert torch.equal(single[0], want[4])
