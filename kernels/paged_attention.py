@@ -94,6 +94,7 @@ def _paged_attention_kernel(
 
     prefix = tl.load(context_lens_ptr + sequence) - query_len
     visible = prefix + tl.minimum(first_token + TOKENS, query_len)  # keys that the last row of this tile sees
+    position = prefix + token
     table = block_tables_ptr + sequence.to(tl.int64) * table_stride
     head_offset = kv_head * cache_head_stride + d
     maximum = tl.full([ROWS], float("-inf"), tl.float32)
@@ -114,10 +115,9 @@ def _paged_attention_kernel(
         k = tl.load(k_cache_ptr + kv_offset, mask=kv_mask, other=0.0)
         v = tl.load(v_cache_ptr + kv_offset, mask=kv_mask, other=0.0)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2
-        behind = prefix + token[:, None] - key[None, :]
-        seen = behind >= 0
+        seen = key[None, :] <= position[:, None]
         if WINDOWED:
-            seen = seen & (behind < window)
+            seen = seen & (key[None, :] > position[:, None] - window)
         scores = tl.where(seen, scores, float("-inf"))
         maximum, total, acc = _add_tile(scores, v, maximum, total, acc, WINDOWED)
 
