@@ -36,6 +36,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     sequences_max: int = 256
     tokens_per_step: int = 512
 
+    tokens_beside_decodes: int | None = None
+    """Of these, at most so many of prompts in a step that also decodes; without a number, 64 on a CPU and all on a GPU.
+    Fewer keep running streams even, more let new ones start sooner."""
+
     step_s_max: float = 60.0
     """Seconds. An engine whose step takes longer hangs: health goes red, and what the worker holds is lost. To be above
     the longest step that is in order: a whole budget of prompt tokens on a slow processor."""
@@ -57,6 +61,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("tiers names no tier")
         if min(self.kv_bytes, self.block_size, self.sequences_max, self.tokens_per_step) < 1:
             raise ValueError("kv_bytes, block_size, sequences_max and tokens_per_step must be positive")
+        if self.tokens_beside_decodes is not None and self.tokens_beside_decodes < 1:
+            raise ValueError("tokens_beside_decodes must be positive")
         if not self.step_s_max > 0:
             raise ValueError("step_s_max must be positive")
 

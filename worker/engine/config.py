@@ -16,6 +16,10 @@ class EngineConfig:
     tokens_per_step: int = 512
     """Budget of one step, shared by decodes (one token each, served first) and chunks of prompts."""
 
+    tokens_beside_decodes: int = 512
+    """Of these, what goes to prompts in a step that also has decodes. All streams pause while a chunk is computed, and
+    this bounds how long."""
+
     sequences_max: int = 256
     """Sequences that run at the same time."""
 
@@ -30,5 +34,7 @@ class EngineConfig:
         if self.tokens_per_step < self.sequences_max:
             # With less, the decodes of a full batch would not fit into one step, and the last would starve.
             raise ValueError(f"tokens_per_step {self.tokens_per_step} is below sequences_max {self.sequences_max}")
+        if self.tokens_beside_decodes < 1:
+            raise ValueError("with tokens_beside_decodes of 0 a prompt would wait until nobody else runs")
         if not 0 <= self.watermark < 1:
             raise ValueError(f"watermark {self.watermark} is not a share of the pool")

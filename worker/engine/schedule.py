@@ -39,8 +39,9 @@ class Schedule:
 class Draft:
     """A step as it takes shape, from the sequences that run."""
 
-    def __init__(self, budget: int, running: Iterable[Sequence]) -> None:
+    def __init__(self, budget: int, beside_decodes: int, running: Iterable[Sequence]) -> None:
         self._budget = budget
+        self._beside_decodes = beside_decodes
         self._decodes: list[Sequence] = []
         self._others: list[Sequence] = []
         self._wanted = Counter[int]()  # tokens that the others lack, by rank
@@ -55,7 +56,12 @@ class Draft:
     def left(self, rank: int) -> int:
         """Tokens for one more sequence of this rank, after the decodes and all others that are not less urgent."""
         wanted = sum(tokens for other, tokens in self._wanted.items() if other <= rank)
-        return self._budget - len(self._decodes) - wanted
+        return self._for_prompts() - wanted
+
+    def _for_prompts(self) -> int:
+        left = self._budget - len(self._decodes)
+        assert left >= 0, "the budget is below the number of sequences"
+        return min(left, self._beside_decodes) if self._decodes else left
 
     def admit(self, sequence: Sequence) -> None:
         self.admitted.append(sequence)
@@ -66,8 +72,7 @@ class Draft:
         if preempted:
             self._decodes = [sequence for sequence in self._decodes if sequence.status is Status.RUNNING]
             self._others = [sequence for sequence in self._others if sequence.status is Status.RUNNING]
-        left = self._budget - len(self._decodes)
-        assert left >= 0, "the budget is below the number of sequences"
+        left = self._for_prompts()
         chunks: list[Chunk] = []
         for sequence in sorted(self._others, key=_by_rank):
             tokens = min(sequence.gap, left)

@@ -80,7 +80,7 @@ class Scheduler:
     def schedule(self) -> Schedule:
         """The next step. Nothing is counted as computed yet: whoever runs it says so when it has succeeded."""
         preempted = self._grow_running()
-        draft = Draft(self._config.tokens_per_step, self.running)
+        draft = Draft(self._config.tokens_per_step, self._config.tokens_beside_decodes, self.running)
         preempted = self._admit(draft, preempted)
         schedule = draft.finish(preempted)
         idle = not self.running and not len(self.waiting)

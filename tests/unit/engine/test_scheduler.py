@@ -58,6 +58,16 @@ def test_a_sequence_is_admitted_only_with_room_for_its_whole_prompt():
     assert len(scheduler.waiting) == 1
 
 
+def test_a_prompt_takes_the_whole_budget_alone_and_a_part_beside_decodes():
+    scheduler = make_scheduler(blocks=20, tokens_beside_decodes=3)
+    enqueue(scheduler, make_sequence(0, 20, tokens_max=22))
+    assert [shape(run_step(scheduler)) for _ in range(2)] == [[(0, 16)], [(0, 4)]]
+    enqueue(scheduler, make_sequence(1, 20, tokens_max=21))
+    assert shape(run_step(scheduler)) == [(0, 1), (1, 3)]
+    scheduler.release(next(iter(scheduler.running)))
+    assert shape(run_step(scheduler)) == [(1, 16)]
+
+
 def test_the_watermark_keeps_room_for_those_that_run():
     scheduler = make_scheduler(blocks=10, watermark=0.2)
     enqueue(scheduler, make_sequence(0, 4), make_sequence(1, 32, tokens_max=36))
@@ -165,7 +175,13 @@ def test_integrity_finds_a_waiting_sequence_with_blocks():
 
 @pytest.mark.parametrize(
     "options",
-    [{"tokens_per_step": 7}, {"watermark": 1.0}, {"watermark": -0.1}, {"sequences_max": 0}],
+    [
+        {"tokens_per_step": 7},
+        {"watermark": 1.0},
+        {"watermark": -0.1},
+        {"sequences_max": 0},
+        {"tokens_beside_decodes": 0},
+    ],
     ids=lambda options: next(iter(options)),
 )
 def test_numbers_that_cannot_make_progress_are_refused(options):
