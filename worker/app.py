@@ -167,13 +167,14 @@ def _load_torch(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
     blocks = _blocks(found, settings)
     memory = memory_of(
         model.config,
+        weights_bytes=model.weights.nbytes,
         item_bytes=model.dtype.itemsize,
         kv_item_bytes=kv_dtype(device, model.dtype).itemsize,
         kv_tokens=(blocks - 1) * settings.block_size,
         step_tokens=settings.tokens_per_step,
         step_samples=settings.sequences_max,
     )
-    log.get("worker").info("model.memory", **(asdict(memory) | {"weights_bytes": model.weights.nbytes}))
+    log.get("worker").info("model.memory", **asdict(memory))
     return model.card, TorchRunner(model, ops, blocks_total=blocks, block_size=settings.block_size)
 
 

@@ -3,10 +3,8 @@
 An operator who sees where the memory goes can size a machine; "not enough memory" alone is no help.
 """
 
-import math
 from dataclasses import dataclass
 
-from worker.models import names
 from worker.models.config import ModelConfig
 
 LOGIT_COPIES = 3  # of a step's float32 logits: as computed, processed, and sorted by the sampler
@@ -14,7 +12,7 @@ LOGIT_COPIES = 3  # of a step's float32 logits: as computed, processed, and sort
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Memory:
-    weights_bytes: int  # each tensor once, in the type that is computed in
+    weights_bytes: int  # as they are kept
     kv_bytes: int
     activations_bytes: int  # at most, in the largest step
     kv_tokens: int  # that the pool holds
@@ -22,17 +20,23 @@ class Memory:
 
 
 def memory_of(
-    config: ModelConfig, *, item_bytes: int, kv_item_bytes: int, kv_tokens: int, step_tokens: int, step_samples: int
+    config: ModelConfig,
+    *,
+    weights_bytes: int,
+    item_bytes: int,
+    kv_item_bytes: int,
+    kv_tokens: int,
+    step_tokens: int,
+    step_samples: int,
 ) -> Memory:
-    """`item_bytes`, `kv_item_bytes`: of a number among weights and activations, and in the pool. `kv_tokens`: what the
+    """`item_bytes`, `kv_item_bytes`: of a number among activations, and in the pool. `kv_tokens`: what the
     pool has room for. `step_tokens`, `step_samples`: the most that one step computes and samples.
     """
-    parameters = sum(math.prod(shape) for shape in names.shapes(config).values())
     attention = (2 * config.heads + 2 * config.kv_heads) * config.head_dim  # q, k, v and what is attended
     widest = 3 * config.hidden + max(attention, 3 * config.intermediate)  # the residual, its norm, an addend; one block
     logits = step_samples * config.vocab_size * 4 * LOGIT_COPIES
     return Memory(
-        weights_bytes=parameters * item_bytes,
+        weights_bytes=weights_bytes,
         kv_bytes=kv_tokens * config.kv_elements_per_token * kv_item_bytes,
         activations_bytes=step_tokens * widest * item_bytes + logits,
         kv_tokens=kv_tokens,
