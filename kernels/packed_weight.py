@@ -34,6 +34,7 @@ def pack(codes: Tensor, scales: Tensor | None = None, minimums: Tensor | None = 
     """
     outputs, inputs = codes.shape
     assert inputs % GROUP == 0
+    assert all(values is None or values.shape == (outputs, inputs // GROUP) for values in (scales, minimums))
     whole = codes.view(torch.uint16) if codes.dtype == torch.bfloat16 else codes
     numbers = _padded(whole.numpy()).reshape(-1, LANES, inputs // GROUP, GROUP).transpose(0, 2, 3, 1)
     if codes.dtype == torch.uint8:
@@ -44,6 +45,8 @@ def pack(codes: Tensor, scales: Tensor | None = None, minimums: Tensor | None = 
 def matmul(x: Tensor, weight: PackedWeight) -> Tensor:
     """`x @ weight.T`. x: [rows, inputs] float32, contiguous. Returns [rows, outputs] float32."""
     assert x.shape[1] == weight.codes.shape[1] * GROUP
+    assert x.dtype == torch.float32
+    assert x.is_contiguous(), "the loops compute addresses by themselves"
     out = torch.empty(x.shape[0], weight.codes.shape[0] * LANES)
     multiply = multiply_few if x.shape[0] <= ROWS_FEW else multiply_many
     multiply(x.numpy(), weight.codes, weight.scales, weight.minimums, out.numpy())

@@ -173,6 +173,7 @@ def _load_torch(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
         kv_tokens=(blocks - 1) * settings.block_size,
         step_tokens=settings.tokens_per_step,
         step_samples=settings.sequences_max,
+        gathers=device.type == "cpu",
     )
     log.get("worker").info("model.memory", **asdict(memory))
     return model.card, TorchRunner(model, ops, blocks_total=blocks, block_size=settings.block_size)

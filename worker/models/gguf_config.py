@@ -55,7 +55,7 @@ def read_config(file: GgufFile) -> ModelConfig:
     _refuse_variants(fields, head_dim)
     window = fields.integer("attention.sliding_window", 0, least=0) or None
     context_length = fields.integer("context_length")
-    scaling = _scaling(fields, context_length)
+    rope = Rope(fields.number("rope.freq_base", 10_000.0), _scaling(fields, context_length))
     config = ModelConfig(
         layers=layers,
         hidden=hidden,
@@ -64,9 +64,9 @@ def read_config(file: GgufFile) -> ModelConfig:
         kv_heads=fields.integer("attention.head_count_kv", heads),
         head_dim=head_dim,
         vocab_size=_vocab_size(file),
-        context_length=stretched(context_length, scaling),
+        context_length=rope.reach(context_length),
         rms_eps=fields.number("attention.layer_norm_rms_epsilon"),
-        rope=Rope(fields.number("rope.freq_base", 10_000.0), scaling),
+        rope=rope,
         windows=(window,) * layers,
         tied="output.weight" not in file.tensors,
         qkv_bias=architecture == "qwen2" or "blk.0.attn_q.bias" in file.tensors,
@@ -75,13 +75,6 @@ def read_config(file: GgufFile) -> ModelConfig:
     )
     check_shape(config, file.path)
     return config
-
-
-def stretched(context_length: int, scaling: Scaling | None) -> int:
-    """The context that YaRN reaches, where a file still states the one it was stretched from."""
-    if not isinstance(scaling, YarnScaling):
-        return context_length
-    return max(context_length, round(scaling.original * scaling.factor))
 
 
 def _vocab_size(file: GgufFile) -> int:

@@ -71,8 +71,8 @@ def read_config(fields: Fields) -> ModelConfig:
 
 
 def _kv_heads(fields: Fields, family: _Family, heads: int) -> int:
-    explicit_null = "num_key_value_heads" in fields.values
-    return heads if explicit_null or family.kv_heads is None else family.kv_heads
+    present = "num_key_value_heads" in fields.values
+    return heads if present or family.kv_heads is None else family.kv_heads
 
 
 def _windows(fields: Fields, family: _Family, layers: int) -> tuple[int | None, ...]:

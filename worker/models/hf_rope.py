@@ -25,8 +25,8 @@ def read_rope(fields: Fields, positions: int) -> tuple[Rope, int]:
         raise ModelFileError(f"{inner.place}: not supported: partial_rotary_factor")
     outer_base = fields.number("rope_theta", BASE_DEFAULT)
     scaling = _scaling(fields, inner, positions)
-    reach = round(scaling.original * scaling.factor) if isinstance(scaling, YarnScaling) else 0
-    return Rope(inner.number("rope_theta", outer_base), scaling), max(positions, reach)
+    rope = Rope(inner.number("rope_theta", outer_base), scaling)
+    return rope, rope.reach(positions)
 
 
 def _scaling(fields: Fields, inner: Fields, positions: int) -> Scaling | None:

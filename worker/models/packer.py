@@ -2,7 +2,8 @@
 
 - `auto`: each matrix in the fewest bits that give its values back exactly, as a file with 4-bit or 8-bit weights or in
   bfloat16 allows; where float32 is needed, or the device is no CPU, in the type that is computed in.
-- `fp32`: all in float32. `bf16`, `int8`, `int4`: rounded to that, whatever the file holds.
+- `fp32`: all in float32. `bf16`, `int8`, `int4`: rounded to that, whatever the file holds; but a matrix whose inputs
+  are no multiple of 32 stays in the type that is computed in.
 """
 
 from typing import Literal, get_args

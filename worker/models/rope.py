@@ -54,6 +54,15 @@ class Rope:
     base: float
     scaling: Scaling | None = None
 
+    def reach(self, positions: int) -> int:
+        """The context of a model whose file states `positions`: YaRN's, where the file still states the one that it was
+        stretched from.
+        """
+        scaling = self.scaling
+        return (
+            max(positions, round(scaling.original * scaling.factor)) if isinstance(scaling, YarnScaling) else positions
+        )
+
     @property
     def attention(self) -> float:
         """What cosines and sines are multiplied by."""

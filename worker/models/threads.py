@@ -4,6 +4,7 @@ Must be decided before torch and numba are imported, so never imports them. What
 """
 
 import os
+import stat
 import tempfile
 from collections.abc import MutableMapping
 from pathlib import Path
@@ -23,25 +24,30 @@ def prepare(environ: MutableMapping[str, str], threads: int) -> None:
     environ.setdefault(WAIT_POLICY, "PASSIVE")
     environ.setdefault(SPIN, SPIN_TURNS)
     environ.setdefault(COUNT, str(threads))
-    environ.setdefault(CACHE, str(cache_folder(environ)))
+    if CACHE not in environ:
+        environ[CACHE] = str(cache_folder(environ))
 
 
 def cache_folder(environ: MutableMapping[str, str]) -> Path:
     """Where compiled code may stay from one start to the next: the user's cache if it can be written, else a folder of
     this user among the temporary files. What numba would choose fails where neither the package nor a home is writable.
     """
-    home = environ.get("XDG_CACHE_HOME") or environ.get("HOME")
-    kept = Path(home) / ("forebay" if "XDG_CACHE_HOME" in environ else ".cache/forebay") if home else None
-    if kept is not None:
-        try:
-            kept.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            kept = None
-    if kept is not None and os.access(kept, os.W_OK | os.X_OK):
-        return kept
-    folder = Path(tempfile.gettempdir()) / f"forebay-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    owner = folder.lstat()
-    if owner.st_uid != os.getuid() or not folder.is_dir() or folder.is_symlink():
-        folder = Path(tempfile.mkdtemp(prefix="forebay-"))  # another user's: it would run as ours
-    return folder
+    kept: list[Path] = []
+    if home := environ.get("XDG_CACHE_HOME"):
+        kept.append(Path(home) / "forebay")
+    elif home := environ.get("HOME"):
+        kept.append(Path(home) / ".cache" / "forebay")
+    kept.append(Path(tempfile.gettempdir()) / f"forebay-{os.getuid()}")
+    return next(filter(_is_ours_alone, kept), None) or Path(tempfile.mkdtemp(prefix="forebay-"))
+
+
+def _is_ours_alone(folder: Path) -> bool:
+    """Whether it is there or can be made, and nobody else can put code into it, which would run as ours."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return False
+    others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not others_write
+    return ours and os.access(folder, os.W_OK | os.X_OK)

@@ -5,9 +5,10 @@ import pytest
 from worker.models import threads
 
 
-def test_what_the_environment_says_holds():
-    environ = {"OMP_WAIT_POLICY": "ACTIVE", "NUMBA_NUM_THREADS": "7", "NUMBA_CACHE_DIR": "/x", "HOME": "/nowhere"}
+def test_what_the_environment_says_holds(tmp_path):
+    environ = {"OMP_WAIT_POLICY": "ACTIVE", "NUMBA_NUM_THREADS": "7", "NUMBA_CACHE_DIR": "/x", "HOME": str(tmp_path)}
     threads.prepare(environ, 2)
+    assert list(tmp_path.iterdir()) == []
     assert environ["OMP_WAIT_POLICY"] == "ACTIVE"
     assert environ["NUMBA_NUM_THREADS"] == "7"
     assert environ["NUMBA_CACHE_DIR"] == "/x"
@@ -32,10 +33,22 @@ def test_compiled_code_has_a_place_where_no_home_can_be_written(tmp_path, monkey
     assert os.access(folder, os.W_OK)
 
 
-def test_another_users_folder_is_not_trusted(tmp_path, monkeypatch):
+@pytest.mark.parametrize("what", ["link", "dangling link", "file", "open to all"])
+def test_a_folder_that_others_could_write_is_not_used(tmp_path, monkeypatch, what):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / f"forebay-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
+    ours, elsewhere = tmp_path / f"forebay-{os.getuid()}", tmp_path / "elsewhere"
+    match what:
+        case "link":
+            elsewhere.mkdir(mode=0o700)
+            ours.symlink_to(elsewhere)
+        case "dangling link":
+            ours.symlink_to(elsewhere)
+        case "file":
+            ours.touch()
+        case _:
+            ours.mkdir()
+            ours.chmod(0o777)
     folder = threads.cache_folder({})
-    assert not folder.is_symlink()
+    assert folder.is_dir()
+    assert folder not in {ours, elsewhere}
     assert folder.parent == tmp_path
