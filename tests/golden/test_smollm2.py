@@ -50,6 +50,7 @@ class Answer:
     finish: str | None = None
     logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_tokens: int = 0
+    cached_tokens: int = 0
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +86,7 @@ def answer(engine: Engine, requests: dict[str, tuple[list[int], SamplingParams]]
         for done in step.done:
             assert done.error is None
             answers[done.request].prompt_tokens = done.totals.prompt_tokens
+            answers[done.request].cached_tokens = done.totals.cached_tokens
     engine.check_integrity()
     return answers
 
@@ -119,27 +121,38 @@ def test_one_request_alone(fp32, case):
     assert got.prompt_tokens == len(case["prompt_ids"])
 
 
-@pytest.mark.parametrize(
-    ("blocks_total", "config"),
-    [
-        pytest.param(200, {}, id="whole prompts"),
-        pytest.param(200, {"tokens_per_step": 24, "sequences_max": 12}, id="prompts in chunks"),
-        pytest.param(24, {"tokens_per_step": 64, "sequences_max": 12}, id="preempted"),
-    ],
-)
-def test_all_requests_share_steps(fp32, blocks_total, config):
-    batch = engine(fp32, blocks_total=blocks_total, **config)
-    max_tokens = GOLDEN["max_new_tokens"] if blocks_total == 200 and not config else 24
-    got = answer(batch, {str(n): greedy(case, max_tokens) for n, case in enumerate(CASES)})
-    for n, case in enumerate(CASES):
-        check(case, got[str(n)], max_tokens)
-    assert (batch.stats().preemptions_total > 0) == (blocks_total < 200)
+def sixteen(max_tokens: int) -> dict[str, tuple[list[int], SamplingParams]]:
+    """All cases, and the first four a second time."""
+    return {str(n): greedy(CASES[n % len(CASES)], max_tokens) for n in range(16)}
+
+
+def check_all(got: dict[str, Answer], max_tokens: int) -> None:
+    for name, found in got.items():
+        check(CASES[int(name) % len(CASES)], found, max_tokens)
+
+
+def test_sixteen_requests_share_steps_cold_and_with_a_warm_cache(fp32):
+    batch = engine(fp32, sequences_max=16)
+    check_all(answer(batch, sixteen(24)), 24)
+    warm = answer(batch, sixteen(8))
+    check_all(warm, 8)
+    for found in warm.values():  # all full blocks, but never the last token
+        assert found.cached_tokens == (found.prompt_tokens - 1) // BLOCK_SIZE * BLOCK_SIZE
+
+
+def test_prompts_in_chunks_of_seven(fp32):
+    batch = engine(fp32, tokens_per_step=7, sequences_max=7)
+    check_all(answer(batch, sixteen(4)), 4)
+
+
+def test_sequences_that_are_preempted(fp32):
+    batch = engine(fp32, blocks_total=24, tokens_per_step=64, sequences_max=16)
+    check_all(answer(batch, sixteen(16)), 16)
+    assert batch.stats().preemptions_total > 0
 
 
 def test_the_weights_as_the_file_keeps_them_give_the_same_answers(kept):
-    got = answer(engine(kept), {str(n): greedy(case, 24) for n, case in enumerate(CASES)})
-    for n, case in enumerate(CASES):
-        check(case, got[str(n)], 24)
+    check_all(answer(engine(kept), {str(n): greedy(CASES[n], 12) for n in range(6)}), 12)
 
 
 def test_a_sampled_answer_is_the_same_alone_among_others_and_after_preemptions(fp32):
