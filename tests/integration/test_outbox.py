@@ -8,22 +8,10 @@ from dataclasses import dataclass, field
 from shared import subjects, wire
 from shared.bus import Bus
 from tests import services
+from tests.clocks import HandClock
 from tests.unit.dispatch.samples import accepted, chunk, end, entry, roll
 from worker.link.limits import LinkLimits
 from worker.link.outbox import Outbox
-
-
-@dataclass
-class HandClock:
-    """Moved by hand."""
-
-    now: float = 1_000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def wall(self) -> float:
-        return self.now
 
 
 @dataclass
