@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -22,26 +23,10 @@ from cli.errors import ChildFailed
 DETACH_POLL_S = 0.1
 
 
-def up(
-    *,
-    data_dir: Path | None = None,
-    gateways: int | None = None,
-    workers: int | None = None,
-    runner: Literal["torch", "triton", "fake"] | None = None,
-    model: Path | None = None,
-    dtype: Literal["auto", "fp32", "bf16"] | None = None,
-    weights: Literal["auto", "fp32", "bf16", "int8", "int4"] | None = None,
-    host: str | None = None,
-    port: int | None = None,
-    ops_port: int | None = None,
-    metrics_port: int | None = None,
-    detach: Annotated[bool, Parameter(negative="")] = False,
-) -> None:
-    """Start Postgres, NATS, the schema, gateways and workers, and stop them all on Ctrl-C.
-
-    Every option can also be given in the environment (`--data-dir` as FOREBAY_DATA_DIR, and so on); whatever else is
-    set there as FOREBAY_... reaches the gateways and workers. FOREBAY_POSTGRES_URL and FOREBAY_NATS_URL name servers
-    to use instead of the embedded ones.
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is None is taken from the environment, else the default that is named here.
 
     Parameters
     ----------
@@ -69,23 +54,39 @@ def up(
         The first gateway's port for metrics and health. [default: 9100]
     metrics_port
         The first worker's port for metrics and health. [default: 9101]
+    """
+
+    data_dir: Path | None = None
+    gateways: int | None = None
+    workers: int | None = None
+    runner: Literal["torch", "triton", "fake"] | None = None
+    model: Path | None = None
+    dtype: Literal["auto", "fp32", "bf16"] | None = None
+    weights: Literal["auto", "fp32", "bf16", "int8", "int4"] | None = None
+    host: str | None = None
+    port: int | None = None
+    ops_port: int | None = None
+    metrics_port: int | None = None
+
+
+NOTHING = Options()
+
+
+def up(options: Options = NOTHING, *, detach: Annotated[bool, Parameter(negative="")] = False) -> None:
+    """Start Postgres, NATS, the schema, gateways and workers, and stop them all on Ctrl-C.
+
+    Every option can also be given in the environment (`--data-dir` as FOREBAY_DATA_DIR, and so on); whatever else is
+    set there as FOREBAY_... reaches the gateways and workers. FOREBAY_POSTGRES_URL and FOREBAY_NATS_URL name servers
+    to use instead of the embedded ones.
+
+    Parameters
+    ----------
+    options
+        What runs, and where.
     detach
         Return once everything is ready and leave it running; `forebay down` stops it.
     """
-    options = {
-        "data_dir": data_dir,
-        "gateways": gateways,
-        "workers": workers,
-        "runner": runner,
-        "model": model,
-        "dtype": dtype,
-        "weights": weights,
-        "host": host,
-        "port": port,
-        "ops_port": ops_port,
-        "metrics_port": metrics_port,
-    }
-    environ = environment(os.environ, options)
+    environ = environment(os.environ, vars(options))
     directory = DataDirectory(from_environment(environ).data_path)
     if detach:
         _detached(directory, environ)

@@ -118,7 +118,7 @@ class Bus:
         self._changed = asyncio.Event()
         self._ready = asyncio.Event()
         self._down_since: float | None = time.monotonic()
-        self.ready_since = 0.0  # monotonic seconds
+        self._ready_since = 0.0
         self._task: asyncio.Task[None] | None = None
         self._last_error = ""
         self.reconnects = 0
@@ -146,6 +146,10 @@ class Bus:
     def down_s(self) -> float:
         """Seconds since the bus was last ready; 0 while it is."""
         return 0.0 if self._down_since is None else time.monotonic() - self._down_since
+
+    def ready_s(self) -> float:
+        """Seconds for which the bus has been ready; 0 while it is not."""
+        return time.monotonic() - self._ready_since if self.ready else 0.0
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Raises BusUnavailable when the bus is not ready within `timeout_s`."""
@@ -278,7 +282,7 @@ class Bus:
         if self._changed.is_set() or not client.is_connected:
             return  # lost again meanwhile
         self._down_since = None
-        self.ready_since = time.monotonic()
+        self._ready_since = time.monotonic()
         self.connection += 1
         self._ready.set()
         self._log.info("bus.ready", reconnects=self.reconnects)

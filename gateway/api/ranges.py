@@ -26,7 +26,7 @@ SEED_MIN, SEED_MAX = -(2**63), 2**64 - 1
 def between(value: Any, low: float, high: float, param: str) -> Any:
     """`value` if it is None or in [low, high]; NaN is in no range."""
     if value is not None and not low <= value <= high:
-        raise _invalid(f"{param} must be between {low:g} and {high:g}.", param)
+        raise _invalid(f"{param} must be between {_written(low)} and {_written(high)}.", param)
     return value
 
 
@@ -88,6 +88,11 @@ def biases(given: dict[str, float] | None) -> tuple[tuple[int, float], ...]:
         if not -BIAS_MAX <= bias <= BIAS_MAX:
             raise _invalid(f"The values of logit_bias must be between -{BIAS_MAX:g} and {BIAS_MAX:g}.", "logit_bias")
     return tuple((int(key), bias) for key, bias in given.items())
+
+
+def _written(number: float) -> str:
+    """Every digit of an integer, and no `.0`."""
+    return str(number) if isinstance(number, int) else f"{number:g}"
 
 
 def _invalid(message: str, param: str) -> InvalidRequest:

@@ -199,7 +199,7 @@ class Dispatcher:
         """The connection was lost and has only just been made again, or is about to be."""
         if not self.bus.ready:
             return True
-        return self.bus.connection > 1 and self._clock.monotonic() - self.bus.ready_since < self.limits.repeat_s
+        return self.bus.connection > 1 and self.bus.ready_s() < self.limits.repeat_s
 
     # -- messages. Handlers never wait: they are called one after the other.
 

@@ -110,8 +110,8 @@ class Endings:
         """Left its queue, and no worker has shown it though NATS was there all the time."""
         if attempt.unseen_since is None or attempt.worker is not None or not self._bus.ready:
             return False
-        since = max(attempt.unseen_since, self._bus.ready_since)
-        return self._clock.monotonic() - since > self._limits.unseen_s
+        unseen_s = self._clock.monotonic() - attempt.unseen_since
+        return min(unseen_s, self._bus.ready_s()) > self._limits.unseen_s
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:

@@ -15,6 +15,7 @@ from gateway.dispatch.limits import DispatchLimits
 from gateway.dispatch.stream import RequestStream
 from shared import ids, subjects, wire
 from shared.bus import BusUnavailable
+from shared.clock import Clock
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
 from worker.engine.fake_runner import FakeRunner
@@ -140,8 +141,8 @@ async def fleet(url: str, **limits: float) -> AsyncIterator[Fleet]:
 
 
 @contextlib.asynccontextmanager
-async def gateway(url: str, **limits: float) -> AsyncIterator[Dispatcher]:
-    async with Dispatcher(url, limits=DispatchLimits(**limits)) as dispatcher:
+async def gateway(url: str, *, clock: Clock | None = None, **limits: float) -> AsyncIterator[Dispatcher]:
+    async with Dispatcher(url, limits=DispatchLimits(**limits), clock=clock) as dispatcher:
         yield dispatcher
 
 

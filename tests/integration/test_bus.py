@@ -30,7 +30,9 @@ async def test_nothing_is_ready_before_every_hook_has_succeeded(nats_server: ser
         calls.append("second")
 
     async with Bus(nats_server.url, name="test", role="gateway") as bus_without_hooks:
+        assert bus_without_hooks.ready_s() == 0
         await bus_without_hooks.wait_ready(10)
+        assert bus_without_hooks.ready_s() > 0
     bus = Bus(nats_server.url, name="test", role="gateway")
     bus.on_connect(fails_twice)
     bus.on_connect(second)
@@ -41,10 +43,12 @@ async def test_nothing_is_ready_before_every_hook_has_succeeded(nats_server: ser
         await asyncio.sleep(0.1)
         assert not bus.ready
         assert bus.down_s() > 0
+        assert bus.ready_s() == 0
         nats_server.start()
         await bus.wait_ready(10)
         assert calls == ["first", "first", "first", "second", "first", "second"]
         assert bus.down_s() == 0
+        assert bus.ready_s() > 0
 
 
 async def test_subscriptions_survive_and_can_end(nats_server: services.NatsServer) -> None:

@@ -10,6 +10,7 @@ from shared import subjects, wire
 from shared.bus import Bus
 from shared.jobs import JobQueue
 from tests import services
+from tests.clocks import OwnEpoch
 from tests.integration.fleet import CONTEXT, fleet, gateway, job, opened, read, ready, tokens, until, usage
 
 
@@ -56,10 +57,20 @@ async def test_a_worker_that_freezes_is_lost_and_what_it_says_later_counts_for_n
         frozen.set()
 
 
-async def test_a_lost_frame_is_noticed(nats_server: services.NatsServer) -> None:
-    async with fleet(nats_server.url) as workers, gateway(nats_server.url) as dispatcher:
+@pytest.mark.parametrize("reconnected", [False, True])
+async def test_a_lost_frame_is_noticed(nats_server: services.NatsServer, *, reconnected: bool) -> None:
+    async with (
+        fleet(nats_server.url) as workers,
+        gateway(nats_server.url, clock=OwnEpoch(), repeat_s=0) as dispatcher,
+    ):
         worker = workers.start()
         await ready(dispatcher)
+        if reconnected:  # so long ago that no repeat is waited for
+            nats_server.stop()
+            await until(lambda: not dispatcher.bus.ready)
+            nats_server.start()
+            await dispatcher.bus.wait_ready(10)
+            await ready(dispatcher)
         add = worker.link.outbox.add
 
         def lossy(gateway: str, item: object) -> None:
@@ -142,7 +153,7 @@ async def test_a_silent_gateway_has_its_requests_aborted_and_billed(nats_server:
 async def test_a_job_that_left_its_queue_and_shows_up_nowhere_is_lost(nats_server: services.NatsServer) -> None:
     async with (
         fleet(nats_server.url) as workers,
-        gateway(nats_server.url, unseen_s=0.5) as dispatcher,
+        gateway(nats_server.url, clock=OwnEpoch(), unseen_s=0.5) as dispatcher,
         Bus(nats_server.url, name="thief", role="worker") as bus,
     ):
         worker = workers.start(sequences_max=1)

@@ -2,33 +2,44 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
 from shared import subjects, wire
 from shared.bus import Bus
 from tests import services
+from tests.clocks import HandClock
+from tests.integration.fleet import until
 from tests.unit.dispatch.samples import accepted, chunk, end, entry, roll
 from worker.link.limits import LinkLimits
 from worker.link.outbox import Outbox
 
 
-@dataclass
-class HandClock:
-    """Moved by hand."""
+class WatchedBus(Bus):
+    """A bus to which something happens during its next publish."""
 
-    now: float = 1_000.0
+    lost = False
+    meanwhile: Callable[[], Awaitable[None]] | None = None
 
-    def monotonic(self) -> float:
-        return self.now
+    def __init__(self, url: str, *, name: str, role: str) -> None:
+        super().__init__(url, name=name, role=role)
+        self.published: list[str] = []  # gateways
 
-    def wall(self) -> float:
-        return self.now
+    @property
+    def ready(self) -> bool:
+        return super().ready and not self.lost
+
+    async def publish(self, subject: str, data: bytes) -> None:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            await meanwhile()
+        self.published.append(subject.rpartition(".")[2])
+        await super().publish(subject, data)
 
 
 @dataclass
 class Line:
-    bus: Bus
+    bus: WatchedBus
     outbox: Outbox
     clock: HandClock
     frames: list[wire.Frame] = field(default_factory=list)
@@ -45,7 +56,7 @@ class Line:
 
 @contextlib.asynccontextmanager
 async def line(url: str, **limits: int) -> AsyncIterator[Line]:
-    async with Bus(url, name="test", role="worker") as bus:
+    async with WatchedBus(url, name="test", role="worker") as bus:
         clock = HandClock()
         outbox = Outbox(bus, "w1", LinkLimits(**limits), clock)
         opened = Line(bus, outbox, clock)
@@ -101,6 +112,52 @@ async def test_after_a_cut_nothing_goes_to_a_gateway_before_it_is_heard(nats_ser
         out.outbox.add("gw", chunk(4))
         await out.until(6)
         assert out.items[-1] == chunk(4)
+
+
+async def test_who_is_cut_off_while_another_is_served_waits_too(nats_server: services.NatsServer) -> None:
+    async with line(nats_server.url) as out:
+        out.bus.meanwhile = out.outbox.reconnected
+        out.outbox.add("other", chunk(1, "r2"))
+        out.outbox.add("gw", chunk(1))
+        await until(lambda: out.bus.published == ["other"])
+        out.outbox.heard("other", 1)
+        await until(lambda: len(out.bus.published) == 2)
+        assert out.bus.published == ["other", "other"]
+        out.outbox.heard("gw", 1)
+        await out.until(1)
+        assert out.items == [chunk(1)]
+
+
+async def test_nothing_is_taken_for_a_bus_that_was_lost_meanwhile(nats_server: services.NatsServer) -> None:
+    async with line(nats_server.url) as out:
+
+        async def lose() -> None:
+            out.bus.lost = True
+
+        out.bus.meanwhile = lose
+        out.outbox.add("other", chunk(1, "r2"))
+        out.outbox.add("gw", chunk(1))
+        await until(lambda: out.bus.published == ["other"])
+        await asyncio.sleep(0.05)
+        assert out.bus.published == ["other"]
+        out.bus.lost = False
+        await out.until(1)
+        assert out.bus.published == ["other", "gw"]
+
+
+async def test_the_rest_of_a_split_frame_follows_the_repeats(nats_server: services.NatsServer) -> None:
+    async with line(nats_server.url, frame_bytes_max=10_000) as out:
+        sent = [chunk(seq, text="x" * 3_000) for seq in range(1, 5)]
+
+        async def cut_and_heal() -> None:
+            await out.outbox.reconnected()
+            out.outbox.heard("gw", 1)
+
+        out.bus.meanwhile = cut_and_heal
+        for item in sent:
+            out.outbox.add("gw", item)
+        await out.until(6)
+        assert out.items == [*sent[:2], *sent]
 
 
 async def test_what_was_sent_long_before_a_cut_is_not_repeated(nats_server: services.NatsServer) -> None:

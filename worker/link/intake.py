@@ -18,6 +18,7 @@ import msgspec
 
 from shared import log, subjects, wire
 from shared.bus import Bus, BusUnavailable, Interest
+from shared.clock import Clock
 from shared.jobs import LONG_AGO, JobQueue, Queued, QueueMissing, Waiting
 from worker.link.limits import LinkLimits
 from worker.link.room import Room
@@ -74,6 +75,7 @@ class Intake:
         alive: Callable[[str], bool],
         claimed: Callable[[wire.Job], None],
         limits: LinkLimits,
+        clock: Clock,
     ) -> None:
         self._bus = bus
         self._queue = queue
@@ -84,10 +86,12 @@ class Intake:
         self._alive = alive
         self._claimed = claimed
         self._limits = limits
+        self._clock = clock
         self._hesitation = timedelta(seconds=limits.hesitate_s)
         self._wake = asyncio.Event()
         self._woken: dict[str, int] = {}  # subject -> jobs that we were told of
         self._everywhere = True  # look at all queues next time
+        self._asked_at = clock.monotonic()  # when all queues were last asked
         self._interests: list[Interest] = []
         self._backlog = True  # there may be jobs that we saw no room for, or were not told of
         self._in_doubt: Doubt | None = None
@@ -149,14 +153,18 @@ class Intake:
     async def _claim_all(self) -> None:
         """One round. What comes into a queue meanwhile brings its own wake.
 
-        With nothing left over from before, the wakes say all there is to know; otherwise the queues are asked.
+        With nothing left over from before, the wakes say all there is to know; otherwise the queues are asked, and
+        every `poll_s` however many wakes come: one may have been lost, and they never tell who waits no more.
         """
         tiers = [] if self._slow() else [tier for tier in self._where.tiers if self._room.open_to(tier)]
-        whole = self._everywhere or self._backlog or not self._room.open
+        now = self._clock.monotonic()
+        overdue = now - self._asked_at >= self._limits.poll_s
+        whole = overdue or self._everywhere or self._backlog or not self._room.open
         self._everywhere = False
         woken, self._woken = self._woken, {}
         if whole:
             waiting = await asyncio.gather(*(self._ask(tier) for tier in tiers))
+            self._asked_at = now
         else:
             waiting = [Waiting(subjects.of_tier(woken, self._where.pool, tier), LONG_AGO) for tier in tiers]
         self._backlog = len(tiers) < len(self._where.tiers)

@@ -88,6 +88,7 @@ class Link:
             alive=self._beats.alive,
             claimed=self.custody.claimed,
             limits=self.limits,
+            clock=clock,
         )
         self._draining = False
 

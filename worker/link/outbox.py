@@ -21,6 +21,7 @@ from worker.link.limits import LinkLimits
 
 Item = wire.Accepted | wire.Chunk | wire.End | wire.Roll
 
+FRAME_ITEMS_MAX: Final = 4_096  # what one encoding may cost the loop, however much an outage has piled up
 RECENT_S: Final = 1.0  # a cut is noticed much sooner, unless no packet says so
 
 
@@ -65,19 +66,14 @@ class Outbox:
         while True:
             await self._changed.wait()
             self._changed.clear()
+            for gateway in [*self._pending]:
+                if self._may_send(gateway):  # asked anew after each publish, during which everything can change
+                    await self._publish(gateway, *self._take(gateway))
+            if not self._pending:
+                self._emptied.set()
             if not self._bus.ready:
                 await asyncio.sleep(self._limits.beat_s)
                 self._changed.set()
-                continue
-            for gateway in [gateway for gateway in self._pending if gateway not in self._cut_off]:
-                items = self._pending.pop(gateway, None)
-                if items is None:
-                    continue  # it was forgotten meanwhile
-                self._pending_count -= len(items)
-                self._remember(gateway, items)
-                await self._publish(gateway, items)
-            if not self._pending:
-                self._emptied.set()
 
     async def flush(self) -> None:
         """Wait until everything added so far has been handed to NATS."""
@@ -108,8 +104,10 @@ class Outbox:
         # A roll is true only where it stood among the other items.
         again = [item for _, items in _since(line) for item in items if not isinstance(item, wire.Roll)]
         line.sent.clear()
-        self._pending[gateway] = again + self._pending.get(gateway, [])
-        self._pending_count += len(again)
+        if again:
+            self._pending[gateway] = again + self._pending.get(gateway, [])
+            self._pending_count += len(again)
+            self._emptied.clear()
         self._changed.set()
 
     def _remember(self, gateway: str, items: list[Item]) -> None:
@@ -118,20 +116,35 @@ class Outbox:
         line = self._lines.setdefault(gateway, _Line(now))
         _since(line).append((now, items))
 
-    async def _publish(self, gateway: str, items: list[Item]) -> None:
-        data = wire.encode(wire.Frame(worker=self._worker, items=tuple(items)))
-        if len(data) > self._limits.frame_bytes_max and len(items) > 1:
-            middle = len(items) // 2
-            await self._publish(gateway, items[:middle])
-            await self._publish(gateway, items[middle:])
-            return
+    def _may_send(self, gateway: str) -> bool:
+        return self._bus.ready and gateway not in self._cut_off and gateway in self._pending
+
+    def _take(self, gateway: str) -> tuple[bytes, int]:
+        """A frame, and of how many items. The others stay pending, so that after a cut they follow the repeats."""
+        pending = self._pending.pop(gateway)
+        count = min(len(pending), FRAME_ITEMS_MAX)
+        data = self._encode(pending[:count])
+        while len(data) > self._limits.frame_bytes_max and count > 1:
+            count //= 2
+            data = self._encode(pending[:count])
+        if count < len(pending):
+            self._pending[gateway] = pending[count:]
+            self._changed.set()
+        self._pending_count -= count
+        self._remember(gateway, pending[:count])
+        return data, count
+
+    def _encode(self, items: list[Item]) -> bytes:
+        return wire.encode(wire.Frame(worker=self._worker, items=tuple(items)))
+
+    async def _publish(self, gateway: str, data: bytes, items: int) -> None:
         try:
             await self._bus.publish(subjects.frame_subject(gateway), data)
             self.frames_total += 1
         except BusTooLarge as error:
-            self._drop(gateway, len(items), str(error))
+            self._drop(gateway, items, str(error))
         except BusUnavailable:
-            self._log.info("frame.deferred", gateway=gateway, items=len(items))  # it goes with the recent ones
+            self._log.info("frame.deferred", gateway=gateway, items=items)  # it goes with the recent ones
 
     def _drop(self, gateway: str, items: int, error: str) -> None:
         if self.dropped_total == 0:

@@ -1,8 +1,9 @@
 """Whether a job can start now. Pure arithmetic over the engine's last report and what was claimed since.
 
-To a job of some tier, places and blocks of less urgent running sequences are room too: they give way to it. Invariant:
-what has been claimed and is not yet in the engine's numbers is counted here, so that two claims between two steps never
-take the same blocks.
+To a job of some tier, room is what is free above the watermark, and the places and blocks of less urgent running
+sequences (not of those on a floor share, nor blocks that two tiers share), less what was promised to jobs as urgent or
+more; a promise to less urgent ones takes nothing from it. Invariant: what has been claimed and is not yet in the
+engine's numbers is counted here, so that two claims between two steps never take the same blocks.
 """
 
 from dataclasses import dataclass

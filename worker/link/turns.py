@@ -20,7 +20,7 @@ class TierTurns:
         self._service = service
         self._tier = tier
         self._jobs = dict(jobs)
-        self._ahead = dict.fromkeys(jobs, 0)  # tokens claimed in this look: they will be charged
+        self._claimed: dict[str, float] = {}  # levels once what was claimed in this look has been charged
         self._heap = [(service.level(tier, tenant), last_turns.get(tenant, 0), tenant) for tenant in jobs]
         heapify(self._heap)
 
@@ -28,7 +28,7 @@ class TierTurns:
         """The tenant that was served least, of those the one whose last turn is longest ago; None when nobody waits."""
         while self._heap:
             level, turn, tenant = self._heap[0]
-            now = self._service.level(self._tier, tenant) + self._ahead[tenant]
+            now = self._level(tenant)
             if now <= level:
                 return tenant
             heapreplace(self._heap, (now, turn, tenant))  # it was served meanwhile
@@ -38,7 +38,7 @@ class TierTurns:
         """A job of the first tenant was claimed."""
         level, _, tenant = self._heap[0]
         self._jobs[tenant] -= 1
-        self._ahead[tenant] += input_tokens
+        self._claimed[tenant] = self._level(tenant) + self._service.worth(input_tokens=input_tokens)
         if self._jobs[tenant] > 0:
             heapreplace(self._heap, (level, turn, tenant))
         else:
@@ -47,6 +47,10 @@ class TierTurns:
     def exhausted(self) -> None:
         """The first tenant has nothing more for us."""
         heappop(self._heap)
+
+    def _level(self, tenant: str) -> float:
+        """The counter, or where it will be. Not their sum: the engine may have charged a claim before the look ends."""
+        return max(self._service.level(self._tier, tenant), self._claimed.get(tenant, 0.0))
 
 
 class Turns:

@@ -107,6 +107,23 @@ def test_a_refused_range_has_a_code() -> None:
     assert (refused.value.param, refused.value.code) == ("min_p", "invalid_value")
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "low", "high"),
+    [
+        ("seed", "18446744073709551616", "-9223372036854775808", "18446744073709551615"),
+        ("top_k", "2147483648", "-1", "2147483647"),
+        ("min_tokens", "-1", "0", "2147483647"),
+        ("temperature", "2.5", "0", "2"),
+        ("top_p", "1.1", "0", "1"),
+        ("presence_penalty", "-2.5", "-2", "2"),
+    ],
+)
+def test_a_refused_range_is_told_exactly(field: str, value: str, low: str, high: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        raw_chat(with_raw(field, value))
+    assert refused.value.message == f"{field} must be between {low} and {high}."
+
+
 def test_best_of_is_only_as_many_as_n() -> None:
     assert parse_completion(best_of=3, n=3).n == 3
     assert parse_completion(best_of=1).n == 1

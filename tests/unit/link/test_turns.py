@@ -43,6 +43,25 @@ def test_what_is_charged_during_a_look_counts() -> None:
     assert claim(turns, look, 3) == "aaa"
 
 
+def test_a_claim_weighs_what_it_will_be_charged() -> None:
+    service = Service(input_weight=0.5, output_weight=1.0)
+    turns = Turns(service)
+    turns.waiting(0, {"a", "b"})
+    service.charge(0, "b", output_tokens=12)
+    assert claim(turns, turns.order(0, {"a": 9, "b": 9}), 5, tokens=10) == "aaaba"
+
+
+def test_a_claim_that_was_charged_during_the_look_counts_once() -> None:
+    service = Service(input_weight=1.0, output_weight=1.0)
+    turns = Turns(service)
+    turns.waiting(0, {"a", "b"})
+    service.charge(0, "b", input_tokens=15)
+    look = turns.order(0, {"a": 9, "b": 9})
+    assert claim(turns, look, 1, tokens=10) == "a"
+    service.charge(0, "a", input_tokens=10)
+    assert claim(turns, look, 2, tokens=10) == "ab"
+
+
 def test_a_tenant_without_jobs_for_us_is_passed_over() -> None:
     turns = Turns(Service())
     look = turns.order(0, {"a": 1, "b": 1})

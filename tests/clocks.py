@@ -1,0 +1,30 @@
+"""Clocks for tests: one that a test moves, and one whose numbers mean nothing to any other."""
+
+import time
+from dataclasses import dataclass, field
+
+
+@dataclass
+class HandClock:
+    """Moved by hand."""
+
+    now: float = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        return self.now
+
+
+@dataclass
+class OwnEpoch:
+    """Runs as time does, and began when it was made."""
+
+    began: float = field(default_factory=time.monotonic)
+
+    def monotonic(self) -> float:
+        return time.monotonic() - self.began
+
+    def wall(self) -> float:
+        return time.time()

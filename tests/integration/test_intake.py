@@ -1,0 +1,70 @@
+"""Where a worker looks for jobs: where a wake says, and everywhere now and then."""
+
+import asyncio
+import dataclasses
+
+import msgspec
+
+from shared import subjects, wire
+from shared.bus import Bus
+from shared.jobs import JobQueue, ensure_stream
+from tests import services
+from tests.clocks import HandClock
+from tests.integration.fleet import toy_engine, until
+from tests.unit.dispatch.samples import job
+from worker.engine.service import Service
+from worker.link.intake import Intake, Where
+from worker.link.limits import LinkLimits
+from worker.link.room import Room
+from worker.link.turns import Turns
+
+POLL_S = 60.0  # of the test's clock: no test lasts so long
+
+
+async def test_however_often_it_is_woken_it_looks_everywhere_now_and_then(nats_server: services.NatsServer) -> None:
+    """A wake can be lost, and of a tenant whose job another worker took it tells nothing more."""
+    engine, config = toy_engine()
+    service, clock = Service(), HandClock()
+    claimed: list[str] = []
+    async with Bus(nats_server.url, name="w1", role="worker") as bus:
+        await bus.wait_ready(10)
+        # A queue that wakes nobody: the test does.
+        await ensure_stream(bus, dataclasses.replace(subjects.jobs_stream("default", 0), republish=None))
+        queue = JobQueue(bus)
+
+        async def put(tenant: str) -> None:
+            data = wire.encode(msgspec.structs.replace(job(), tenant=tenant))
+            await queue.publish("default", 0, tenant, data, msg_id=tenant, ttl_s=60, timeout_s=5)
+
+        async def wake(tenant: str) -> None:
+            await bus.publish(subjects.wake_filter("default", 0).replace("*", tenant), b"")
+
+        intake = Intake(
+            bus=bus,
+            queue=queue,
+            where=Where(pool="default", tiers=(0,), card=job().card),
+            room=Room(config, engine.stats()),
+            turns=Turns(service),
+            slow=lambda: False,
+            alive=lambda _: True,
+            claimed=lambda taken: claimed.append(taken.tenant),
+            limits=LinkLimits(poll_s=POLL_S),
+            clock=clock,
+        )
+        await put("first")
+        running = asyncio.create_task(intake.run())
+        await until(lambda: claimed == ["first"])
+        await put("unheard")
+        await wake("ghost")
+        await put("told")
+        await wake("told")
+        await until(lambda: claimed == ["first", "told"])
+        clock.now += POLL_S
+        await put("more")
+        await wake("more")
+        await until(lambda: sorted(claimed) == ["first", "more", "told", "unheard"])
+        intake.stop()
+        await running
+    for tenant in ("more", "unheard"):
+        service.charge(0, tenant, input_tokens=100)
+    assert service.level(0, "ghost") == 100, "it does not count as one that waits"
