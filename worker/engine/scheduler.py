@@ -17,8 +17,10 @@ How it decides (the numbers behind it are vLLM's and SGLang's reports, 2024 to 2
   gives up its blocks and waits, with its tokens, at its old place. In a step that preempted nobody is admitted, but
   for one that is more urgent than some who run.
 * Such a one, if there is no room for it, or no place, preempts running ones of less urgent tiers: as many as it takes,
-  and none if that would not be enough. Nobody gives way to it while their tier is owed its floor share, and a
-  sequence that was admitted on the floor share runs as if it were of the most urgent tier.
+  and none if that would not be enough. Nobody gives way to it while their tier is owed its floor share.
+* The floor share goes to one sequence of a tier at a time, first to a running one that still lacks tokens, then to the
+  head of those that wait. It runs as if it were of the most urgent tier: else more urgent prompts that keep arriving
+  would take every step's budget before it.
 * One sequence is never preempted while there is another: the last in the order of victims. So it ends, and then the
   next: every sequence ends, however small the pool. It can always grow once it is alone, because `tokens_max` of a
   sequence never exceeds the pool.
@@ -80,8 +82,9 @@ class Scheduler:
     def schedule(self) -> Schedule:
         """The next step. Nothing is counted as computed yet: whoever runs it says so when it has succeeded."""
         preempted = self._grow_running()
+        on_floor = self._hurry_owed()
         draft = Draft(self._config.tokens_per_step, self._config.tokens_beside_decodes, self.running)
-        preempted = self._admit(draft, preempted)
+        preempted = self._admit(draft, preempted, on_floor=on_floor)
         schedule = draft.finish(preempted)
         idle = not self.running and not len(self.waiting)
         assert idle or schedule.decodes or schedule.chunks, "there is work, and none of it can be done"
@@ -179,6 +182,20 @@ class Scheduler:
                 preempted += 1
         return preempted
 
+    def _hurry_owed(self) -> bool:
+        """Let one prompt of each tier that is owed its floor share run as the most urgent. Whether any does since."""
+        owed = {rank for rank in self._ranks if rank > _MOST_URGENT and self._service.owed(rank)}
+        if not owed:
+            return False
+        unfinished = [sequence for sequence in self.running if not sequence.decodes]
+        owed -= {sequence.tier for sequence in unfinished if sequence.rank != sequence.tier}
+        hurried = {sequence.rank: sequence for sequence in reversed(unfinished) if sequence.rank in owed}
+        for sequence in hurried.values():
+            self._leave_rank(sequence)
+            sequence.rank = _MOST_URGENT
+            self._ranks[_MOST_URGENT] += 1
+        return bool(hurried)
+
     def _publish(self, sequence: Sequence) -> None:
         start, end = sequence.publish_at // self._block_size - 1, sequence.num_computed // self._block_size
         names = sequence.chain.names(sequence.tokens, end)[start:]
@@ -189,11 +206,14 @@ class Scheduler:
 
     def _stop(self, sequence: Sequence) -> None:
         del self.running[sequence]
+        self._leave_rank(sequence)
+        self._pool.release(self.tables.give_back(sequence.table))
+        sequence.table = NO_TABLE
+
+    def _leave_rank(self, sequence: Sequence) -> None:
         self._ranks[sequence.rank] -= 1
         if not self._ranks[sequence.rank]:
             del self._ranks[sequence.rank]
-        self._pool.release(self.tables.give_back(sequence.table))
-        sequence.table = NO_TABLE
 
     def _preempt(self, sequence: Sequence) -> None:
         self._stop(sequence)
@@ -202,9 +222,9 @@ class Scheduler:
         sequence.status = Status.WAITING
         self.waiting.add(sequence)
 
-    def _admit(self, draft: Draft, preempted: int) -> int:
+    def _admit(self, draft: Draft, preempted: int, *, on_floor: bool) -> int:
         """Admit whose turn it is while there is room and budget. How many this step has preempted, then."""
-        on_floor = False  # only one in a step: the service learns what it costs only when the step has run
+        # Only one goes on the floor share in a step: the service learns what it costs only when the step has run.
         while (sequence := self.waiting.head(strict=on_floor)) is not None and draft.left(sequence.tier) > 0:
             urgent = self._least_urgent > sequence.tier
             if not urgent and (preempted or len(self.running) == self._config.sequences_max):

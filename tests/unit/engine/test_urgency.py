@@ -110,6 +110,21 @@ def test_a_tier_that_is_owed_its_floor_share_goes_first_and_once_in_a_step():
     assert [sequence.arrival for sequence in scheduler.schedule().admitted] == [2, 0, 1, 3]
 
 
+def test_a_prompt_that_was_begun_goes_on_when_its_tier_is_owed_its_floor_share():
+    service = Service()
+    service.arrived(2, "acme")
+    scheduler = make_scheduler(service=service)
+    begun, beside = cheap(0, 40, tier=2), cheap(1, 8, tier=2)
+    enqueue(scheduler, begun)
+    run_step(scheduler)
+    enqueue(scheduler, beside, make_sequence(2, 20), make_sequence(3, 20))
+    assert shape(run_step(scheduler)) == [(2, 16)]
+    owe(service, 2)
+    plan = run_step(scheduler)
+    assert (shape(plan), plan.admitted) == ([(0, 16)], [])
+    assert (begun.rank, beside.status) == (0, Status.WAITING)
+
+
 def test_what_runs_on_the_floor_share_gives_way_to_nobody_less_urgent_than_the_most():
     service = Service()
     owe(service, 1)
