@@ -20,7 +20,8 @@ How it decides (the numbers behind it are vLLM's and SGLang's reports, 2024 to 2
   and none if that would not be enough. Nobody gives way to it while their tier is owed its floor share.
 * The floor share goes to one sequence of a tier at a time, first to a running one that still lacks tokens, then to the
   head of those that wait. It runs as if it were of the most urgent tier: else more urgent prompts that keep arriving
-  would take every step's budget before it.
+  would take every step's budget before it. While it waits for room, others are admitted only if less urgent ones give
+  way to them, so that what becomes free is left to it.
 * One sequence is never preempted while there is another: the last in the order of victims. So it ends, and then the
   next: every sequence ends, however small the pool. It can always grow once it is alone, because `tokens_max` of a
   sequence never exceeds the pool.
@@ -224,24 +225,40 @@ class Scheduler:
 
     def _admit(self, draft: Draft, preempted: int, *, on_floor: bool) -> int:
         """Admit whose turn it is while there is room and budget. How many this step has preempted, then."""
-        # Only one goes on the floor share in a step: the service learns what it costs only when the step has run.
-        while (sequence := self.waiting.head(strict=on_floor)) is not None and draft.left(sequence.tier) > 0:
-            urgent = self._least_urgent > sequence.tier
-            if not urgent and (preempted or len(self.running) == self._config.sequences_max):
-                break
-            want = self._want(sequence)
-            if not self._fits(want):
-                victims_found = 0 if draft.admitted else self._make_room(sequence, want)
-                if not victims_found:
-                    break
-                preempted += victims_found
+        reserved = False  # what is free is left to a sequence on the floor share that has no room yet
+        while (sequence := self.waiting.head(strict=on_floor)) is not None:
+            # Only one goes on the floor share in a step: the service learns what it costs only when the step has run.
             floor = not on_floor and self._service.owed(sequence.tier)
+            rank = _MOST_URGENT if floor else sequence.tier
+            if draft.left(rank) <= 0:
+                break
             on_floor = on_floor or floor
-            self._start(sequence, want, rank=_MOST_URGENT if floor else sequence.tier)
+            place = self._find_place(sequence, draft, preempted, reserved=reserved)
+            if place is None and floor:
+                reserved = True
+                continue
+            if place is None:
+                break
+            want, victims_found = place
+            preempted += victims_found
+            self._start(sequence, want, rank=rank)
             draft.admit(sequence)
             if preempted:
                 break
         return preempted
+
+    def _find_place(
+        self, sequence: Sequence, draft: Draft, preempted: int, *, reserved: bool
+    ) -> tuple[Want, int] | None:
+        """What it needs, and how many have given way to it. None if there is no room."""
+        urgent = self._least_urgent > sequence.tier
+        if not urgent and (reserved or preempted or len(self.running) == self._config.sequences_max):
+            return None
+        want = self._want(sequence)
+        if not reserved and self._fits(want):
+            return want, 0
+        victims_found = 0 if draft.admitted else self._make_room(sequence, want)
+        return (want, victims_found) if victims_found else None
 
     def _want(self, sequence: Sequence) -> Want:
         # One token at least is computed, since its logits are wanted.

@@ -125,6 +125,33 @@ def test_a_prompt_that_was_begun_goes_on_when_its_tier_is_owed_its_floor_share()
     assert (begun.rank, beside.status) == (0, Status.WAITING)
 
 
+def test_what_is_owed_its_floor_share_and_has_no_room_keeps_no_urgent_arrival_waiting():
+    service = Service()
+    scheduler = make_scheduler(blocks=20, service=service, **ROOMY)
+    cheap_one, urgent = cheap(0, 19), make_sequence(1, 15, tokens_max=60)
+    enqueue(scheduler, cheap_one, urgent)
+    run_step(scheduler)  # 5 + 4 blocks
+    owe(service, 2)
+    large = cheap(2, 60, tier=2)
+    enqueue(scheduler, large, make_sequence(3, 7), make_sequence(4, 7))
+    plan = run_step(scheduler)
+    assert (plan.preempted, shape(plan)) == (1, [(1, 1), (3, 7)])
+    for _ in range(3):  # nobody is left to give way: what is free is for the large one
+        assert run_step(scheduler).admitted == []
+    scheduler.release(urgent)
+    assert run_step(scheduler).admitted[0] is large
+
+
+def test_a_prompt_on_the_floor_share_asks_for_the_budget_of_the_most_urgent_and_so_do_arrivals_after_it():
+    service = Service()
+    scheduler = make_scheduler(service=service)
+    enqueue(scheduler, cheap(0, 100))
+    run_step(scheduler)
+    owe(service, 2)
+    enqueue(scheduler, cheap(1, 4, tier=2), make_sequence(2, 5))
+    assert shape(run_step(scheduler)) == [(1, 4), (2, 5), (0, 7)]
+
+
 def test_what_runs_on_the_floor_share_gives_way_to_nobody_less_urgent_than_the_most():
     service = Service()
     owe(service, 1)
