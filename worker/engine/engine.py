@@ -83,11 +83,14 @@ class Engine:
             raise DoesNotFit(
                 f"The prompt has {longest} tokens; this worker holds {self.tokens_max}, prompt and output together."
             )
-        account = self._accounts.setdefault((request.tier, request.tenant), Account(request.tier, request.tenant))
-        account.requests += 1
-        self._service.arrived(account.tier, account.tenant)
+        tier, tenant = request.tier, request.tenant
+        account = self._accounts.get((tier, tenant)) or Account(tier, tenant)
         sequences = self._sequences(request, account)
         prompts = [Prompt(len(prompt), known=len(prompt)) for prompt in request.prompts]
+        # Whatever is wrong with a request has been raised by now, and has left no trace.
+        self._accounts[tier, tenant] = account
+        account.requests += 1
+        self._service.arrived(tier, tenant)
         self._live[request.id] = LiveRequest(account, request.n, prompts, sequences)
         for first in range(0, len(sequences), request.n):
             leader, *others = sequences[first : first + request.n]

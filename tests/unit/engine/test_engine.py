@@ -22,6 +22,8 @@ from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
 from worker.engine.errors import DoesNotFit, InvalidRequest
 from worker.engine.results import RequestTotals, TierLoad
+from worker.engine.service import Service
+from worker.engine.vocabulary import TokenTable
 
 HI = [token("h"), token("i")]
 
@@ -286,6 +288,17 @@ def test_a_malformed_request_is_refused_and_leaves_no_trace(request_):
         engine.add(request_)
     assert not engine.has_work
     assert_idle(engine)
+
+
+def test_a_request_that_cannot_be_prepared_leaves_no_trace():
+    service = Service()
+    short = TokenTable(VOCABULARY.tokens[:9], eos_ids=VOCABULARY.eos_ids, skips_first_space=True)
+    engine = Engine(make_runner(), short, EngineConfig(block_size=BLOCK_SIZE, context_length=512), service)
+    with pytest.raises(IndexError):
+        engine.add(make_request(prompt=[50]))
+    assert_idle(engine)
+    with pytest.raises(KeyError):
+        service.charge(0, "acme")  # nobody has ever arrived
 
 
 def test_the_last_id_of_the_vocabulary_is_a_prompt():
