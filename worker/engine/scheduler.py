@@ -34,7 +34,7 @@ from operator import attrgetter
 import numpy as np
 
 from worker.engine import victims
-from worker.engine.blocks import NO_TABLE, NULL_BLOCK, BlockPool, BlockTables
+from worker.engine.blocks import NO_TABLE, BlockPool, BlockTable, BlockTables
 from worker.engine.config import EngineConfig
 from worker.engine.queue import WaitingQueue
 from worker.engine.results import TierLoad
@@ -121,14 +121,14 @@ class Scheduler:
 
     def loads(self) -> dict[int, TierLoad]:
         """By the tier that sequences run as."""
-        running: dict[int, list[int]] = {}
+        running: dict[int, list[BlockTable]] = {}
         for sequence in self.running:
-            running.setdefault(sequence.rank, []).append(sequence.table.row)
+            running.setdefault(sequence.rank, []).append(sequence.table)
         waiting = self._held + Counter(self.waiting.counts())
         loads = {tier: TierLoad(running=0, waiting=count, blocks=0) for tier, count in waiting.items()}
-        for rank, rows in running.items():
-            blocks = self._held_alone(rows) if len(running) > 1 else self._pool.usable - self._pool.free_count
-            loads[rank] = TierLoad(running=len(rows), waiting=waiting[rank], blocks=blocks)
+        for rank, tables in running.items():
+            blocks = self._held_alone(tables) if len(running) > 1 else self._pool.usable - self._pool.free_count
+            loads[rank] = TierLoad(running=len(tables), waiting=waiting[rank], blocks=blocks)
         return loads
 
     def check_integrity(self) -> None:
@@ -150,10 +150,10 @@ class Scheduler:
             assert (self._pool.counts[sequence.table.ids[full:]] == 1).all(), "a block that is not full is shared"
         self._pool.check_integrity(sequence.table for sequence in self.running)
 
-    def _held_alone(self, rows: list[int]) -> int:
+    def _held_alone(self, tables: list[BlockTable]) -> int:
         """Blocks that these tables hold and no other does."""
-        held = np.bincount(self.tables.matrix[rows].ravel())
-        held[NULL_BLOCK] = 0
+        # Not whole rows of the matrix: those are as long as the context, and this is asked after every step.
+        held = np.bincount(np.concatenate([table.ids for table in tables]))
         return int(((held > 0) & (held == self._pool.counts[: len(held)])).sum())
 
     def _blocks_for(self, tokens: int) -> int:
