@@ -76,4 +76,4 @@ class Inspected:
             return  # what failed is not in the cache any more, though others may still hold it
         pool = self.engine._pool
         shared = {int(block) for block in (pool.counts > 1).nonzero()[0]}
-        assert all(block in pool.cache for block in shared)
+        assert all(block in pool.cache._names for block in shared)

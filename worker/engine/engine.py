@@ -137,13 +137,18 @@ class Engine:
             prompt_tokens_total=self._prompt_tokens,
             generated_tokens_total=self._generated_tokens,
             cached_blocks=self._pool.cache.idle_count,
-            prefix_queries_tokens_total=self._prompt_tokens,
             prefix_hits_tokens_total=self._cached_tokens,
             tiers=self._scheduler.loads(),
         )
 
+    def check_idle(self) -> None:
+        """Asserts that what has left holds nothing. Holds when there is no work, and costs little then."""
+        assert not self._live
+        assert not self._accounts
+        self._scheduler.check_idle()
+
     def check_integrity(self) -> None:
-        """Asserts that no block and no sequence is lost. Holds between any two calls; run it when idle."""
+        """Asserts that no block and no sequence is lost. Holds between any two calls; walks over all that is cached."""
         self._scheduler.check_integrity()
         unfinished = sum(live.unfinished for live in self._live.values())
         assert unfinished == len(self._scheduler.running) + self._scheduler.waiting_count

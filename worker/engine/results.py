@@ -82,7 +82,6 @@ class EngineStats:
     preemptions_total: int
     prompt_tokens_total: int
     generated_tokens_total: int
-    cached_blocks: int = 0  # of those free: how many the prefix cache can still give back
-    prefix_queries_tokens_total: int = 0  # tokens of admitted sequences that were looked up
-    prefix_hits_tokens_total: int = 0  # and those of them that were found
-    tiers: dict[int, TierLoad] = field(default_factory=dict[int, TierLoad])
+    cached_blocks: int  # of those free: how many the prefix cache can still give back
+    prefix_hits_tokens_total: int  # of the prompt tokens: those that were found in the prefix cache
+    tiers: dict[int, TierLoad]

@@ -131,8 +131,16 @@ class Scheduler:
             loads[rank] = TierLoad(running=len(tables), waiting=waiting[rank], blocks=blocks)
         return loads
 
+    def check_idle(self) -> None:
+        """Asserts that no sequence is left, and that all blocks are free."""
+        assert not self.running
+        assert not self.waiting_count
+        assert not self._followers
+        assert not self._ranks
+        self._pool.check_idle()
+
     def check_integrity(self) -> None:
-        """Asserts the invariants. Holds between any two calls; when idle it says that all blocks are free."""
+        """Asserts the invariants. Holds between any two calls."""
         waiting = self.waiting.sequences()
         assert len(waiting) == len(self.waiting)
         assert all(sequence.status is Status.RUNNING for sequence in self.running)

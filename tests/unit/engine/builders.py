@@ -151,6 +151,7 @@ def drain(engine: Engine, *, steps_max: int = 5_000) -> Transcript:
 
 
 def assert_idle(engine: Engine) -> None:
+    engine.check_idle()
     engine.check_integrity()
     stats = engine.stats()
     assert (stats.running, stats.waiting) == (0, 0)

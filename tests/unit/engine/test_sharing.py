@@ -78,7 +78,7 @@ def test_a_repeated_prompt_computes_what_is_not_in_full_blocks_and_its_last_toke
     alone = run_alone(make_request("b", length))
     assert (warm.ids, warm.text) == (alone.ids, alone.text)
     stats = engine.stats()
-    assert (stats.prefix_queries_tokens_total, stats.prefix_hits_tokens_total) == (2 * length, found)
+    assert (stats.prompt_tokens_total, stats.prefix_hits_tokens_total) == (2 * length, found)
 
 
 def test_an_answer_is_found_by_the_next_turn_of_its_conversation(engine):

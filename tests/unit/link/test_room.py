@@ -22,6 +22,8 @@ def stats(*, free: int = 100, **tiers: TierLoad) -> EngineStats:
         preemptions_total=0,
         prompt_tokens_total=0,
         generated_tokens_total=0,
+        cached_blocks=0,
+        prefix_hits_tokens_total=0,
         tiers=loads,
     )
 
