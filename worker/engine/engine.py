@@ -132,7 +132,8 @@ class Engine:
             blocks_total=self._pool.usable,
             blocks_free=self._pool.free_count,
             running=len(self._scheduler.running),
-            waiting=self._scheduler.waiting_count,
+            waiting=len(self._scheduler.waiting),
+            held=self._scheduler.held_count,
             preemptions_total=self._preemptions,
             prompt_tokens_total=self._prompt_tokens,
             generated_tokens_total=self._generated_tokens,
@@ -151,7 +152,8 @@ class Engine:
         """Asserts that no block and no sequence is lost. Holds between any two calls; walks over all that is cached."""
         self._scheduler.check_integrity()
         unfinished = sum(live.unfinished for live in self._live.values())
-        assert unfinished == len(self._scheduler.running) + self._scheduler.waiting_count
+        scheduler = self._scheduler
+        assert unfinished == len(scheduler.running) + len(scheduler.waiting) + scheduler.held_count
         assert sum(account.requests for account in self._accounts.values()) == len(self._live)
 
     def _sequences(self, request: EngineRequest, account: Account) -> list[Sequence]:

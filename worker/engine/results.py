@@ -70,6 +70,9 @@ class TierLoad:
 
     running: int  # sequences
     waiting: int  # sequences
+    held: int  # sequences that start as soon as another has computed the prompt that they share
+    held_blocks: int  # that those will need beyond what they share
+    owed: bool  # its floor share: until it has that, nobody who runs here gives way
     blocks: int  # that its running sequences hold and nobody else: what preempting them all would free
 
 
@@ -79,6 +82,7 @@ class EngineStats:
     blocks_free: int  # that no sequence holds, whether or not the prefix cache remembers what they contain
     running: int  # sequences
     waiting: int  # sequences
+    held: int  # sequences
     preemptions_total: int
     prompt_tokens_total: int
     generated_tokens_total: int

@@ -57,14 +57,15 @@ class Scheduler:
         self._turns = 0
         self._followers: dict[Sequence, list[Sequence]] = {}
         self._held = Counter[int]()  # followers by tier
+        self._held_blocks = Counter[int]()  # that they will not share, by tier
         self._ranks = Counter[int]()  # running sequences by rank
         self.running: dict[Sequence, None] = {}  # in the order of admission
         self.tables = BlockTables(config.sequences_max, min(self._blocks_for(config.context_length), pool.usable))
         self.waiting = WaitingQueue(service)
 
     @property
-    def waiting_count(self) -> int:
-        return len(self.waiting) + self._held.total()
+    def held_count(self) -> int:
+        return self._held.total()
 
     def add(self, sequence: Sequence, followers: Iterable[Sequence] = ()) -> None:
         """The followers have the same prompt, and wait until it is computed and found in the cache. Their tenant has
@@ -76,9 +77,9 @@ class Scheduler:
         held = list(followers)
         if held:
             self._followers[sequence] = held
-            self._held[sequence.tier] += len(held)
         for follower in held:
             follower.status = Status.HELD
+            self._count_held(follower, 1)
 
     def schedule(self) -> Schedule:
         """The next step. Nothing is counted as computed yet: whoever runs it says so when it has succeeded."""
@@ -111,7 +112,7 @@ class Scheduler:
         elif sequence.status is Status.WAITING:
             self.waiting.remove(sequence)
         elif sequence.status is Status.HELD:
-            self._held[sequence.tier] -= 1
+            self._count_held(sequence, -1)
         self._let_followers_go(sequence)
         sequence.status = Status.FINISHED
 
@@ -124,17 +125,24 @@ class Scheduler:
         running: dict[int, list[BlockTable]] = {}
         for sequence in self.running:
             running.setdefault(sequence.rank, []).append(sequence.table)
-        waiting = self._held + Counter(self.waiting.counts())
-        loads = {tier: TierLoad(running=0, waiting=count, blocks=0) for tier, count in waiting.items()}
-        for rank, tables in running.items():
-            blocks = self._held_alone(tables) if len(running) > 1 else self._pool.usable - self._pool.free_count
-            loads[rank] = TierLoad(running=len(tables), waiting=waiting[rank], blocks=blocks)
-        return loads
+        waiting = self.waiting.counts()
+        return {
+            tier: TierLoad(
+                running=len(running.get(tier, ())),
+                waiting=waiting.get(tier, 0),
+                held=self._held[tier],
+                held_blocks=self._held_blocks[tier],
+                owed=self._service.owed(tier),
+                blocks=self._held_alone(running, tier),
+            )
+            for tier in waiting.keys() | running.keys() | (+self._held).keys()
+        }
 
     def check_idle(self) -> None:
         """Asserts that no sequence is left, and that all blocks are free."""
         assert not self.running
-        assert not self.waiting_count
+        assert not len(self.waiting)
+        assert not self.held_count
         assert not self._followers
         assert not self._ranks
         self._pool.check_idle()
@@ -158,11 +166,21 @@ class Scheduler:
             assert (self._pool.counts[sequence.table.ids[full:]] == 1).all(), "a block that is not full is shared"
         self._pool.check_integrity(sequence.table for sequence in self.running)
 
-    def _held_alone(self, tables: list[BlockTable]) -> int:
-        """Blocks that these tables hold and no other does."""
+    def _held_alone(self, running: dict[int, list[BlockTable]], rank: int) -> int:
+        """Blocks that the tables of this rank hold and no other does."""
+        if rank not in running:
+            return 0
+        if len(running) == 1:
+            return self._pool.usable - self._pool.free_count
         # Not whole rows of the matrix: those are as long as the context, and this is asked after every step.
-        held = np.bincount(np.concatenate([table.ids for table in tables]))
+        held = np.bincount(np.concatenate([table.ids for table in running[rank]]))
         return int(((held > 0) & (held == self._pool.counts[: len(held)])).sum())
+
+    def _count_held(self, follower: Sequence, by: int) -> None:
+        # The full blocks of the prompt are shared, but for one that its last token fills: each computes that token.
+        shared = (follower.prompt_len - 1) // self._block_size
+        self._held[follower.tier] += by
+        self._held_blocks[follower.tier] += by * (self._blocks_for(follower.prompt_len + 1) - shared)
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self._block_size)
@@ -170,7 +188,7 @@ class Scheduler:
     def _let_followers_go(self, leader: Sequence) -> None:
         for follower in self._followers.pop(leader, []):
             if follower.status is Status.HELD:
-                self._held[follower.tier] -= 1
+                self._count_held(follower, -1)
                 follower.chain = leader.chain.fork(follower.prompt_len // self._block_size)
                 follower.status = Status.WAITING
                 self.waiting.add(follower)

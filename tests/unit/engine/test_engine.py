@@ -12,6 +12,7 @@ from tests.unit.engine.builders import (
     assert_idle,
     drain,
     make_engine,
+    make_load,
     make_request,
     make_runner,
     run_alone,
@@ -21,7 +22,7 @@ from worker.engine.batch import Batch, Sampled
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
 from worker.engine.errors import DoesNotFit, InvalidRequest
-from worker.engine.results import RequestTotals, TierLoad
+from worker.engine.results import RequestTotals
 from worker.engine.service import Service
 from worker.engine.vocabulary import TokenTable
 
@@ -330,8 +331,8 @@ def test_stats_count_blocks_sequences_and_tokens():
     engine.step()
     stats = engine.stats()
     assert (stats.blocks_total, stats.blocks_free) == (32, 28)
-    assert (stats.running, stats.waiting) == (2, 2)
-    assert stats.tiers == {0: TierLoad(running=2, waiting=1, blocks=4), 2: TierLoad(running=0, waiting=1, blocks=0)}
+    assert (stats.running, stats.waiting, stats.held) == (2, 2, 0)
+    assert stats.tiers == {0: make_load(running=2, waiting=1, blocks=4), 2: make_load(waiting=1)}
     assert (stats.prompt_tokens_total, stats.generated_tokens_total) == (11, 2)
     drain(engine)
     stats = engine.stats()

@@ -1,7 +1,6 @@
 """Who gives way to whom when tiers meet in one engine, and the floor share that the less urgent keep."""
 
-from tests.unit.engine.builders import BLOCK_SIZE, enqueue, make_scheduler, make_sequence, run_step, shape
-from worker.engine.results import TierLoad
+from tests.unit.engine.builders import BLOCK_SIZE, enqueue, make_load, make_scheduler, make_sequence, run_step, shape
 from worker.engine.sequence import Sequence, Status
 from worker.engine.service import OWED_TOKENS, Service
 
@@ -163,8 +162,8 @@ def test_what_runs_on_the_floor_share_gives_way_to_nobody_less_urgent_than_the_m
     service.charge(1, "acme", input_tokens=int(2 * OWED_TOKENS))
     assert not service.owed(1)
     assert scheduler.loads() == {
-        0: TierLoad(running=1, waiting=0, blocks=2),
-        1: TierLoad(running=1, waiting=0, blocks=2),
+        0: make_load(running=1, waiting=0, blocks=2),
+        1: make_load(running=1, waiting=0, blocks=2),
     }
     enqueue(scheduler, make_sequence(2, 5), make_sequence(3, 5))
     run_step(scheduler)
@@ -198,6 +197,6 @@ def test_loads_count_what_only_one_tier_holds():
     run_step(scheduler)
     assert same.table.ids[:4].tolist() == common.table.ids[:4].tolist()
     assert scheduler.loads() == {
-        0: TierLoad(running=1, waiting=0, blocks=1),
-        2: TierLoad(running=1, waiting=0, blocks=1),
+        0: make_load(running=1, waiting=0, blocks=1),
+        2: make_load(running=1, waiting=0, blocks=1),
     }
