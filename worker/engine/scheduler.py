@@ -269,8 +269,10 @@ class Scheduler:
             preempted += victims_found
             self._start(sequence, want, rank=rank)
             draft.admit(sequence)
+            self.waiting.count_ahead(sequence, self._service.cost(input_tokens=sequence.unpaid))
             if preempted:
                 break
+        self.waiting.settle()
         return preempted
 
     def _find_place(

@@ -103,9 +103,13 @@ class Service:
             if not state.places[tenant]:
                 state.leave(tenant)
 
+    def cost(self, *, input_tokens: int = 0, output_tokens: int = 0) -> float:
+        """What a counter grows by for so many tokens."""
+        return input_tokens * self._input_weight + output_tokens * self._output_weight
+
     def charge(self, tier: int, tenant: str, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
         """Tokens that were computed for an active tenant, for the first time."""
-        amount = input_tokens * self._input_weight + output_tokens * self._output_weight
+        amount = self.cost(input_tokens=input_tokens, output_tokens=output_tokens)
         with self._lock:
             state = self._tiers[tier]
             assert tenant in state.places, "an idle tenant is not served"
