@@ -65,13 +65,12 @@ class WorkerMetrics(Collector):
         yield _gauge(
             "kv_blocks_cached", "Free blocks whose contents the prefix cache can still use.", stats.cached_blocks
         )
-        yield _counter(
-            "prefix_query_tokens",
-            "Tokens looked up in the prefix cache at admission.",
-            stats.prefix_queries_tokens_total,
-        )
-        yield _counter("prefix_hit_tokens", "Those of them that were found.", stats.prefix_hits_tokens_total)
         yield _counter("prompt_tokens", "Prompt tokens of started requests.", stats.prompt_tokens_total)
+        yield _counter(
+            "prefix_hit_tokens",
+            "Those of them that the prefix cache had; to be divided by the prompt tokens.",
+            stats.prefix_hits_tokens_total,
+        )
         yield _counter("generated_tokens", "Tokens sampled.", stats.generated_tokens_total)
         yield _counter(
             "wasted_tokens", "Tokens of attempts that another worker owned.", link.custody.wasted_tokens_total

@@ -75,7 +75,7 @@ def test_cached_tokens_are_told_everywhere_and_only_to_their_tenant(tiny: Stack,
     prompt = [9] * (2 * BLOCK + 4)
     url = tiny.worker_metrics_urls[0]
     hits = metric(url, "forebay_prefix_hit_tokens_total")
-    queries = metric(url, "forebay_prefix_query_tokens_total")
+    prompts = metric(url, "forebay_prompt_tokens_total")
     complete(apis[0], prompt, max_tokens=2)
 
     stranger = Api(tiny.base_urls[0], tiny.create_tenant(rpm=None, tpm=None))
@@ -96,7 +96,7 @@ def test_cached_tokens_are_told_everywhere_and_only_to_their_tenant(tiny: Stack,
     assert usage == chat["usage"]
 
     assert metric(url, "forebay_prefix_hit_tokens_total") - hits == 6 * BLOCK + 2 * cached(chat)
-    assert metric(url, "forebay_prefix_query_tokens_total") - queries > 6 * BLOCK + 2 * cached(chat)
+    assert metric(url, "forebay_prompt_tokens_total") - prompts > 6 * BLOCK + 2 * cached(chat)
     wait_for(lambda: len(tiny.usage(chat["id"].removeprefix("chatcmpl-"))) == 1, what="the bill is booked")
     [row] = tiny.usage(chat["id"].removeprefix("chatcmpl-"))
     assert (row["cached_tokens"], row["preemptions"]) == (cached(chat), 0)

@@ -1,5 +1,6 @@
 """A fake model whose steps are looked into: what the schedule did must follow the rules, whatever came before."""
 
+from collections import defaultdict
 from collections.abc import Callable
 
 from tests.unit.engine.builders import VOCABULARY, make_runner
@@ -57,17 +58,22 @@ class Inspected:
         waiting = [sequence for sequence in scheduler.waiting.sequences() if sequence not in victims]
         on_floor = [sequence for sequence in admitted if sequence.rank != sequence.tier]
         assert len(on_floor) <= 1
-        for sequence in admitted:
+        ahead = defaultdict[tuple[int, str], float](float)
+        for sequence in sorted(admitted, key=lambda sequence: sequence.turn):
             if sequence in on_floor:
                 assert self.service.owed(sequence.tier)
             rivals = [other for other in waiting if sequence not in on_floor or other.tier == sequence.tier]
-            assert all(self._turn(sequence) <= self._turn(other) for other in rivals), "somebody was overtaken"
+            turn = self._turn(sequence, ahead)
+            assert all(turn <= self._turn(other, ahead) for other in rivals), "somebody was overtaken"
+            ahead[sequence.tier, sequence.tenant] += INPUT_WEIGHT * sequence.unpaid
         if victims and admitted:
             (urgent,) = admitted
             assert all(victim.tier > urgent.tier for victim in victims)
 
-    def _turn(self, sequence: Sequence) -> tuple[int, float, int]:
-        return (sequence.tier, self.service.level(sequence.tier, sequence.tenant), sequence.arrival)
+    def _turn(self, sequence: Sequence, ahead: dict[tuple[int, str], float]) -> tuple[int, float, int]:
+        """`ahead` is what those that were admitted before it will cost their tenants."""
+        level = self.service.level(sequence.tier, sequence.tenant) + ahead[sequence.tier, sequence.tenant]
+        return (sequence.tier, level, sequence.arrival)
 
     def _check_sharing(self) -> None:
         """No block is in two tables unless it is full and cached."""
@@ -76,4 +82,4 @@ class Inspected:
             return  # what failed is not in the cache any more, though others may still hold it
         pool = self.engine._pool
         shared = {int(block) for block in (pool.counts > 1).nonzero()[0]}
-        assert all(block in pool.cache for block in shared)
+        assert all(block in pool.cache._names for block in shared)

@@ -24,10 +24,11 @@ engines = st.fixed_dictionaries(
 class Flood:
     """Requests without end: three always wait, of any tenant but `late`."""
 
-    def __init__(self, inspected: Inspected, seed: int, tiers: tuple[int, ...]) -> None:
+    def __init__(self, inspected: Inspected, seed: int, tiers: tuple[int, ...], output_max: int = OUTPUT_MAX) -> None:
         self._engine = inspected.engine
         self._chance = random.Random(seed)
         self._tiers = tiers
+        self._output_max = output_max
         self._added = 0
 
     def go_on(self) -> None:
@@ -37,7 +38,7 @@ class Flood:
                 make_request(
                     f"flood{self._added}",
                     [chance.randrange(2, 97) for _ in range(chance.randint(1, PROMPT_MAX))],
-                    max_tokens=chance.randint(1, OUTPUT_MAX),
+                    max_tokens=chance.randint(1, self._output_max),
                     tier=chance.choice(self._tiers),
                     tenant=chance.choice(["acme", "globex"]),
                 )
@@ -52,6 +53,21 @@ def test_a_request_ends_however_much_more_urgent_work_keeps_arriving(config, see
     flood = Flood(inspected, seed, tiers=tuple(range(tier + 1)))
     flood.go_on()
     inspected.engine.add(make_request("late", prompt, max_tokens=OUTPUT_MAX, tier=tier, tenant="late"))
+    for _ in range(STEPS_MAX):
+        flood.go_on()
+        if any(done.request == "late" for done in inspected.step().done):
+            return
+    raise AssertionError("the request starves")
+
+
+@given(seed=st.integers(0, 999), tier=st.integers(1, 2), prompt=st.integers(10, 60), budget=st.integers(6, 24))
+@settings(max_examples=20, deadline=None)
+def test_a_prompt_that_was_begun_ends_however_many_more_urgent_ones_keep_arriving(seed, tier, prompt, budget):
+    """There is room for all, and nobody gives way: the urgent prompts could take the budget of every step."""
+    inspected = Inspected(blocks=60, tokens_per_step=budget, tokens_beside_decodes=budget, sequences_max=6)
+    inspected.engine.add(make_request("late", prompt, max_tokens=OUTPUT_MAX, tier=tier, tenant="late"))
+    inspected.step()
+    flood = Flood(inspected, seed, tiers=(0,), output_max=1)
     for _ in range(STEPS_MAX):
         flood.go_on()
         if any(done.request == "late" for done in inspected.step().done):

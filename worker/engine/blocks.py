@@ -75,6 +75,11 @@ class BlockPool:
         """How many of the blocks nobody holds."""
         return int((self.counts[list(blocks)] == 0).sum()) if blocks else 0
 
+    def check_idle(self) -> None:
+        """Asserts that nobody holds a block and none is lost. Does not look at what is cached."""
+        assert not self.counts.any(), "a block is held"
+        assert self.free_count == self.usable, "a block is lost"
+
     def check_integrity(self, tables: Iterable["BlockTable"]) -> None:
         """Asserts the invariant against all tables that exist."""
         held = np.concatenate([_NO_BLOCKS, *(table.ids for table in tables)])

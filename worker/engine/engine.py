@@ -83,11 +83,14 @@ class Engine:
             raise DoesNotFit(
                 f"The prompt has {longest} tokens; this worker holds {self.tokens_max}, prompt and output together."
             )
-        account = self._accounts.setdefault((request.tier, request.tenant), Account(request.tier, request.tenant))
-        account.requests += 1
-        self._service.arrived(account.tier, account.tenant)
+        tier, tenant = request.tier, request.tenant
+        account = self._accounts.get((tier, tenant)) or Account(tier, tenant)
         sequences = self._sequences(request, account)
         prompts = [Prompt(len(prompt), known=len(prompt)) for prompt in request.prompts]
+        # Whatever is wrong with a request has been raised by now, and has left no trace.
+        self._accounts[tier, tenant] = account
+        account.requests += 1
+        self._service.arrived(tier, tenant)
         self._live[request.id] = LiveRequest(account, request.n, prompts, sequences)
         for first in range(0, len(sequences), request.n):
             leader, *others = sequences[first : first + request.n]
@@ -129,21 +132,28 @@ class Engine:
             blocks_total=self._pool.usable,
             blocks_free=self._pool.free_count,
             running=len(self._scheduler.running),
-            waiting=self._scheduler.waiting_count,
+            waiting=len(self._scheduler.waiting),
+            held=self._scheduler.held_count,
             preemptions_total=self._preemptions,
             prompt_tokens_total=self._prompt_tokens,
             generated_tokens_total=self._generated_tokens,
             cached_blocks=self._pool.cache.idle_count,
-            prefix_queries_tokens_total=self._prompt_tokens,
             prefix_hits_tokens_total=self._cached_tokens,
             tiers=self._scheduler.loads(),
         )
 
+    def check_idle(self) -> None:
+        """Asserts that what has left holds nothing. Holds when there is no work, and costs little then."""
+        assert not self._live
+        assert not self._accounts
+        self._scheduler.check_idle()
+
     def check_integrity(self) -> None:
-        """Asserts that no block and no sequence is lost. Holds between any two calls; run it when idle."""
+        """Asserts that no block and no sequence is lost. Holds between any two calls; walks over all that is cached."""
         self._scheduler.check_integrity()
         unfinished = sum(live.unfinished for live in self._live.values())
-        assert unfinished == len(self._scheduler.running) + self._scheduler.waiting_count
+        scheduler = self._scheduler
+        assert unfinished == len(scheduler.running) + len(scheduler.waiting) + scheduler.held_count
         assert sum(account.requests for account in self._accounts.values()) == len(self._live)
 
     def _sequences(self, request: EngineRequest, account: Account) -> list[Sequence]:

@@ -60,13 +60,6 @@ class PrefixCache:
         self._names: dict[int, bytes] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()  # the one idle for longest first
 
-    def __len__(self) -> int:
-        """Blocks that have a name, held or not."""
-        return len(self._names)
-
-    def __contains__(self, block: int) -> bool:
-        return block in self._names
-
     @property
     def idle_count(self) -> int:
         return len(self._idle)

@@ -1,8 +1,9 @@
 """Sequences that wait: whose turn it is.
 
 Owns their order, and asks `Service` for the levels that it rests on: tiers by their turns, in a tier the tenant that
-was served least, of a tenant what arrived first. Invariant: finding the head costs no more with ten thousand waiting
-sequences than with ten.
+was served least, of a tenant what arrived first. What leaves here to run has not been served yet: until the step is
+planned its tenant's level counts what it will cost, so that one tenant does not take all places of a step. Invariant:
+finding the head costs no more with ten thousand waiting sequences than with ten.
 """
 
 from bisect import bisect_left, insort
@@ -18,7 +19,8 @@ _SPARE_TURNS = 64
 
 class _Tier:
     """One tier's tenants. `_turns` is a heap of (level, arrival of the first sequence, tenant) that may be out of date,
-    but only by being too low: levels grow, and an earlier arrival gets an entry of its own.
+    but only by being too low: levels grow, and an earlier arrival gets an entry of its own. Tenants whose level counts
+    what is yet to be served are few, and looked at one by one.
     """
 
     def __init__(self, tier: int, service: Service) -> None:
@@ -26,6 +28,8 @@ class _Tier:
         self._service = service
         self._tenants: dict[str, list[Sequence]] = {}  # each sorted by arrival
         self._turns: list[tuple[float, int, str]] = []
+        self._ahead: dict[str, float] = {}  # by tenant: what is yet to be served
+        self._aside: set[str] = set()  # of these tenants: those whose entry was taken from the heap
         self.count = 0
 
     def add(self, sequence: Sequence) -> None:
@@ -33,10 +37,7 @@ class _Tier:
         insort(of_tenant, sequence, key=_arrival)
         self.count += 1
         if of_tenant[0] is sequence:
-            heappush(self._turns, self._turn(sequence.tenant))
-            if len(self._turns) > 2 * len(self._tenants) + _SPARE_TURNS:  # most are out of date
-                self._turns = [self._turn(tenant) for tenant in self._tenants]
-                heapify(self._turns)
+            self._push(sequence.tenant)
 
     def remove(self, sequence: Sequence) -> None:
         of_tenant = self._tenants[sequence.tenant]
@@ -47,22 +48,49 @@ class _Tier:
         if not of_tenant:
             del self._tenants[sequence.tenant]
 
+    def count_ahead(self, tenant: str, cost: float) -> None:
+        self._ahead[tenant] = self._ahead.get(tenant, 0.0) + cost
+
+    def settle(self) -> None:
+        tenants = self._aside & self._tenants.keys()
+        self._ahead, self._aside = {}, set()
+        for tenant in tenants:
+            self._push(tenant)
+
     def head(self) -> Sequence:
-        while True:
+        turns = [self._turn(tenant) for tenant in self._ahead if tenant in self._tenants]
+        first = self._first_in_heap()
+        if first is not None:
+            turns.append(first)
+        return self._tenants[min(turns)[2]][0]
+
+    def _first_in_heap(self) -> tuple[float, int, str] | None:
+        while self._turns:
             turn = self._turns[0]
             tenant = turn[2]
             if tenant not in self._tenants:
                 heappop(self._turns)
+            elif tenant in self._ahead:
+                heappop(self._turns)
+                self._aside.add(tenant)
             elif (now := self._turn(tenant)) != turn:
                 heapreplace(self._turns, now)
             else:
-                return self._tenants[tenant][0]
+                return turn
+        return None
 
     def sequences(self) -> list[Sequence]:
         return [sequence for of_tenant in self._tenants.values() for sequence in of_tenant]
 
+    def _push(self, tenant: str) -> None:
+        heappush(self._turns, self._turn(tenant))
+        if len(self._turns) > 2 * len(self._tenants) + _SPARE_TURNS:  # most are out of date
+            self._turns = [self._turn(name) for name in self._tenants]
+            heapify(self._turns)
+
     def _turn(self, tenant: str) -> tuple[float, int, str]:
-        return (self._service.level(self._tier, tenant), self._tenants[tenant][0].arrival, tenant)
+        level = self._service.level(self._tier, tenant) + self._ahead.get(tenant, 0.0)
+        return (level, self._tenants[tenant][0].arrival, tenant)
 
 
 class WaitingQueue:
@@ -84,6 +112,15 @@ class WaitingQueue:
         tier.remove(sequence)
         if not tier.count:
             del self._tiers[sequence.tier]
+
+    def count_ahead(self, sequence: Sequence, cost: float) -> None:
+        """Until `settle`, the level of the sequence's tenant is higher by `cost`."""
+        if sequence.tier in self._tiers:
+            self._tiers[sequence.tier].count_ahead(sequence.tenant, cost)
+
+    def settle(self) -> None:
+        for tier in self._tiers.values():
+            tier.settle()
 
     def head(self, *, strict: bool) -> Sequence | None:
         """Whose turn it is, if anybody waits. Strict: of the most urgent tier, whatever another one is owed."""

@@ -70,6 +70,9 @@ class TierLoad:
 
     running: int  # sequences
     waiting: int  # sequences
+    held: int  # sequences that start as soon as another has computed the prompt that they share
+    held_blocks: int  # that those will need beyond what they share
+    owed: bool  # its floor share: until it has that, nobody who runs here gives way
     blocks: int  # that its running sequences hold and nobody else: what preempting them all would free
 
 
@@ -79,10 +82,10 @@ class EngineStats:
     blocks_free: int  # that no sequence holds, whether or not the prefix cache remembers what they contain
     running: int  # sequences
     waiting: int  # sequences
+    held: int  # sequences
     preemptions_total: int
     prompt_tokens_total: int
     generated_tokens_total: int
-    cached_blocks: int = 0  # of those free: how many the prefix cache can still give back
-    prefix_queries_tokens_total: int = 0  # tokens of admitted sequences that were looked up
-    prefix_hits_tokens_total: int = 0  # and those of them that were found
-    tiers: dict[int, TierLoad] = field(default_factory=dict[int, TierLoad])
+    cached_blocks: int  # of those free: how many the prefix cache can still give back
+    prefix_hits_tokens_total: int  # of the prompt tokens: those that were found in the prefix cache
+    tiers: dict[int, TierLoad]

@@ -17,8 +17,11 @@ How it decides (the numbers behind it are vLLM's and SGLang's reports, 2024 to 2
   gives up its blocks and waits, with its tokens, at its old place. In a step that preempted nobody is admitted, but
   for one that is more urgent than some who run.
 * Such a one, if there is no room for it, or no place, preempts running ones of less urgent tiers: as many as it takes,
-  and none if that would not be enough. Nobody gives way to it while their tier is owed its floor share, and a
-  sequence that was admitted on the floor share runs as if it were of the most urgent tier.
+  and none if that would not be enough. Nobody gives way to it while their tier is owed its floor share.
+* The floor share goes to one sequence of a tier at a time, first to a running one that still lacks tokens, then to the
+  head of those that wait. It runs as if it were of the most urgent tier: else more urgent prompts that keep arriving
+  would take every step's budget before it. While it waits for room, others are admitted only if less urgent ones give
+  way to them, so that what becomes free is left to it.
 * One sequence is never preempted while there is another: the last in the order of victims. So it ends, and then the
   next: every sequence ends, however small the pool. It can always grow once it is alone, because `tokens_max` of a
   sequence never exceeds the pool.
@@ -31,7 +34,7 @@ from operator import attrgetter
 import numpy as np
 
 from worker.engine import victims
-from worker.engine.blocks import NO_TABLE, NULL_BLOCK, BlockPool, BlockTables
+from worker.engine.blocks import NO_TABLE, BlockPool, BlockTable, BlockTables
 from worker.engine.config import EngineConfig
 from worker.engine.queue import WaitingQueue
 from worker.engine.results import TierLoad
@@ -54,14 +57,15 @@ class Scheduler:
         self._turns = 0
         self._followers: dict[Sequence, list[Sequence]] = {}
         self._held = Counter[int]()  # followers by tier
+        self._held_blocks = Counter[int]()  # that they will not share, by tier
         self._ranks = Counter[int]()  # running sequences by rank
         self.running: dict[Sequence, None] = {}  # in the order of admission
         self.tables = BlockTables(config.sequences_max, min(self._blocks_for(config.context_length), pool.usable))
         self.waiting = WaitingQueue(service)
 
     @property
-    def waiting_count(self) -> int:
-        return len(self.waiting) + self._held.total()
+    def held_count(self) -> int:
+        return self._held.total()
 
     def add(self, sequence: Sequence, followers: Iterable[Sequence] = ()) -> None:
         """The followers have the same prompt, and wait until it is computed and found in the cache. Their tenant has
@@ -73,15 +77,16 @@ class Scheduler:
         held = list(followers)
         if held:
             self._followers[sequence] = held
-            self._held[sequence.tier] += len(held)
         for follower in held:
             follower.status = Status.HELD
+            self._count_held(follower, 1)
 
     def schedule(self) -> Schedule:
         """The next step. Nothing is counted as computed yet: whoever runs it says so when it has succeeded."""
         preempted = self._grow_running()
+        on_floor = self._hurry_owed()
         draft = Draft(self._config.tokens_per_step, self._config.tokens_beside_decodes, self.running)
-        preempted = self._admit(draft, preempted)
+        preempted = self._admit(draft, preempted, on_floor=on_floor)
         schedule = draft.finish(preempted)
         idle = not self.running and not len(self.waiting)
         assert idle or schedule.decodes or schedule.chunks, "there is work, and none of it can be done"
@@ -107,7 +112,7 @@ class Scheduler:
         elif sequence.status is Status.WAITING:
             self.waiting.remove(sequence)
         elif sequence.status is Status.HELD:
-            self._held[sequence.tier] -= 1
+            self._count_held(sequence, -1)
         self._let_followers_go(sequence)
         sequence.status = Status.FINISHED
 
@@ -117,18 +122,33 @@ class Scheduler:
 
     def loads(self) -> dict[int, TierLoad]:
         """By the tier that sequences run as."""
-        running: dict[int, list[int]] = {}
+        running: dict[int, list[BlockTable]] = {}
         for sequence in self.running:
-            running.setdefault(sequence.rank, []).append(sequence.table.row)
-        waiting = self._held + Counter(self.waiting.counts())
-        loads = {tier: TierLoad(running=0, waiting=count, blocks=0) for tier, count in waiting.items()}
-        for rank, rows in running.items():
-            blocks = self._held_alone(rows) if len(running) > 1 else self._pool.usable - self._pool.free_count
-            loads[rank] = TierLoad(running=len(rows), waiting=waiting[rank], blocks=blocks)
-        return loads
+            running.setdefault(sequence.rank, []).append(sequence.table)
+        waiting = self.waiting.counts()
+        return {
+            tier: TierLoad(
+                running=len(running.get(tier, ())),
+                waiting=waiting.get(tier, 0),
+                held=self._held[tier],
+                held_blocks=self._held_blocks[tier],
+                owed=self._service.owed(tier),
+                blocks=self._held_alone(running, tier),
+            )
+            for tier in waiting.keys() | running.keys() | (+self._held).keys()
+        }
+
+    def check_idle(self) -> None:
+        """Asserts that no sequence is left, and that all blocks are free."""
+        assert not self.running
+        assert not len(self.waiting)
+        assert not self.held_count
+        assert not self._followers
+        assert not self._ranks
+        self._pool.check_idle()
 
     def check_integrity(self) -> None:
-        """Asserts the invariants. Holds between any two calls; when idle it says that all blocks are free."""
+        """Asserts the invariants. Holds between any two calls."""
         waiting = self.waiting.sequences()
         assert len(waiting) == len(self.waiting)
         assert all(sequence.status is Status.RUNNING for sequence in self.running)
@@ -146,11 +166,21 @@ class Scheduler:
             assert (self._pool.counts[sequence.table.ids[full:]] == 1).all(), "a block that is not full is shared"
         self._pool.check_integrity(sequence.table for sequence in self.running)
 
-    def _held_alone(self, rows: list[int]) -> int:
-        """Blocks that these tables hold and no other does."""
-        held = np.bincount(self.tables.matrix[rows].ravel())
-        held[NULL_BLOCK] = 0
+    def _held_alone(self, running: dict[int, list[BlockTable]], rank: int) -> int:
+        """Blocks that the tables of this rank hold and no other does."""
+        if rank not in running:
+            return 0
+        if len(running) == 1:
+            return self._pool.usable - self._pool.free_count
+        # Not whole rows of the matrix: those are as long as the context, and this is asked after every step.
+        held = np.bincount(np.concatenate([table.ids for table in running[rank]]))
         return int(((held > 0) & (held == self._pool.counts[: len(held)])).sum())
+
+    def _count_held(self, follower: Sequence, by: int) -> None:
+        # The full blocks of the prompt are shared, but for one that its last token fills: each computes that token.
+        shared = (follower.prompt_len - 1) // self._block_size
+        self._held[follower.tier] += by
+        self._held_blocks[follower.tier] += by * (self._blocks_for(follower.prompt_len + 1) - shared)
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self._block_size)
@@ -158,7 +188,7 @@ class Scheduler:
     def _let_followers_go(self, leader: Sequence) -> None:
         for follower in self._followers.pop(leader, []):
             if follower.status is Status.HELD:
-                self._held[follower.tier] -= 1
+                self._count_held(follower, -1)
                 follower.chain = leader.chain.fork(follower.prompt_len // self._block_size)
                 follower.status = Status.WAITING
                 self.waiting.add(follower)
@@ -179,6 +209,20 @@ class Scheduler:
                 preempted += 1
         return preempted
 
+    def _hurry_owed(self) -> bool:
+        """Let one prompt of each tier that is owed its floor share run as the most urgent. Whether any does since."""
+        owed = {rank for rank in self._ranks if rank > _MOST_URGENT and self._service.owed(rank)}
+        if not owed:
+            return False
+        unfinished = [sequence for sequence in self.running if not sequence.decodes]
+        owed -= {sequence.tier for sequence in unfinished if sequence.rank != sequence.tier}
+        hurried = {sequence.rank: sequence for sequence in reversed(unfinished) if sequence.rank in owed}
+        for sequence in hurried.values():
+            self._leave_rank(sequence)
+            sequence.rank = _MOST_URGENT
+            self._ranks[_MOST_URGENT] += 1
+        return bool(hurried)
+
     def _publish(self, sequence: Sequence) -> None:
         start, end = sequence.publish_at // self._block_size - 1, sequence.num_computed // self._block_size
         names = sequence.chain.names(sequence.tokens, end)[start:]
@@ -189,11 +233,14 @@ class Scheduler:
 
     def _stop(self, sequence: Sequence) -> None:
         del self.running[sequence]
+        self._leave_rank(sequence)
+        self._pool.release(self.tables.give_back(sequence.table))
+        sequence.table = NO_TABLE
+
+    def _leave_rank(self, sequence: Sequence) -> None:
         self._ranks[sequence.rank] -= 1
         if not self._ranks[sequence.rank]:
             del self._ranks[sequence.rank]
-        self._pool.release(self.tables.give_back(sequence.table))
-        sequence.table = NO_TABLE
 
     def _preempt(self, sequence: Sequence) -> None:
         self._stop(sequence)
@@ -202,26 +249,44 @@ class Scheduler:
         sequence.status = Status.WAITING
         self.waiting.add(sequence)
 
-    def _admit(self, draft: Draft, preempted: int) -> int:
+    def _admit(self, draft: Draft, preempted: int, *, on_floor: bool) -> int:
         """Admit whose turn it is while there is room and budget. How many this step has preempted, then."""
-        on_floor = False  # only one in a step: the service learns what it costs only when the step has run
-        while (sequence := self.waiting.head(strict=on_floor)) is not None and draft.left(sequence.tier) > 0:
-            urgent = self._least_urgent > sequence.tier
-            if not urgent and (preempted or len(self.running) == self._config.sequences_max):
-                break
-            want = self._want(sequence)
-            if not self._fits(want):
-                victims_found = 0 if draft.admitted else self._make_room(sequence, want)
-                if not victims_found:
-                    break
-                preempted += victims_found
+        reserved = False  # what is free is left to a sequence on the floor share that has no room yet
+        while (sequence := self.waiting.head(strict=on_floor)) is not None:
+            # Only one goes on the floor share in a step: the service learns what it costs only when the step has run.
             floor = not on_floor and self._service.owed(sequence.tier)
+            rank = _MOST_URGENT if floor else sequence.tier
+            if draft.left(rank) <= 0:
+                break
             on_floor = on_floor or floor
-            self._start(sequence, want, rank=_MOST_URGENT if floor else sequence.tier)
+            place = self._find_place(sequence, draft, preempted, reserved=reserved)
+            if place is None and floor:
+                reserved = True
+                continue
+            if place is None:
+                break
+            want, victims_found = place
+            preempted += victims_found
+            self._start(sequence, want, rank=rank)
             draft.admit(sequence)
+            self.waiting.count_ahead(sequence, self._service.worth(input_tokens=sequence.unpaid))
             if preempted:
                 break
+        self.waiting.settle()
         return preempted
+
+    def _find_place(
+        self, sequence: Sequence, draft: Draft, preempted: int, *, reserved: bool
+    ) -> tuple[Want, int] | None:
+        """What it needs, and how many have given way to it. None if there is no room."""
+        urgent = self._least_urgent > sequence.tier
+        if not urgent and (reserved or preempted or len(self.running) == self._config.sequences_max):
+            return None
+        want = self._want(sequence)
+        if not reserved and self._fits(want):
+            return want, 0
+        victims_found = 0 if draft.admitted else self._make_room(sequence, want)
+        return (want, victims_found) if victims_found else None
 
     def _want(self, sequence: Sequence) -> Want:
         # One token at least is computed, since its logits are wanted.

@@ -70,6 +70,11 @@ class Sequence:
         return len(self.tokens) - self.num_computed
 
     @property
+    def unpaid(self) -> int:
+        """Tokens of its prompt that its tenant will pay for, or none if it was preempted and has paid for some."""
+        return 0 if self.preemptions else max(self.prompt_len - self.num_computed, 0)
+
+    @property
     def decodes(self) -> bool:
         """Whether it lacks nothing but the key and value of its last token, which it has sampled itself."""
         return self.num_computed == len(self.tokens) - 1 >= self.prompt_len

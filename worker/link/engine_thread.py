@@ -18,6 +18,8 @@ from worker.engine.errors import EngineError
 from worker.engine.request import EngineRequest
 from worker.engine.results import EngineStats, RequestTotals, StepResult
 
+FULL_CHECK_EVERY = 100  # changes to idle: the full check takes 26 ms with 50,000 cached blocks
+
 
 @dataclass(slots=True)
 class Report:
@@ -44,6 +46,7 @@ class EngineThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._busy_since: float | None = None
+        self._idle_changes = 0
         self.failed: asyncio.Future[None] | None = None
 
     def start(self) -> None:
@@ -86,10 +89,16 @@ class EngineThread:
                 self._slots.acquire()  # released when the loop has taken the report
                 self._loop.call_soon_threadsafe(self._hand_over, report)
                 if not self._engine.has_work:
-                    self._engine.check_integrity()
+                    self._check_idle()
                     self._busy_since = None
         except Exception as error:  # noqa: BLE001 - the thread's outermost frame: the loop must learn of it
             self._loop.call_soon_threadsafe(self._fail, error)
+
+    def _check_idle(self) -> None:
+        self._engine.check_idle()
+        if self._idle_changes % FULL_CHECK_EVERY == 0:
+            self._engine.check_integrity()
+        self._idle_changes += 1
 
     def _next_commands(self) -> list[EngineRequest | str] | None:
         with self._wake:

@@ -1,16 +1,18 @@
 """Whether a job can start now. Pure arithmetic over the engine's last report and what was claimed since.
 
 To a job of some tier, room is what is free above the watermark, and the places and blocks of less urgent running
-sequences (not of those on a floor share, nor blocks that two tiers share), less what was promised to jobs as urgent or
-more; a promise to less urgent ones takes nothing from it. Invariant: what has been claimed and is not yet in the
-engine's numbers is counted here, so that two claims between two steps never take the same blocks.
+sequences (not of those on a floor share or of a tier that is owed one, nor blocks that two tiers share), less what was
+promised to jobs as urgent or more; a promise to less urgent ones takes nothing from it. Choices that are held until
+their prompt is computed stand in nobody's way, but have their places and blocks for sure. Invariant: what has been
+claimed and is not yet in the engine's numbers is counted here, so that two claims between two steps never take the same
+blocks.
 """
 
 from dataclasses import dataclass
 
 from shared import wire
 from worker.engine.config import EngineConfig
-from worker.engine.results import EngineStats
+from worker.engine.results import EngineStats, TierLoad
 
 
 @dataclass(slots=True, frozen=True)
@@ -81,21 +83,32 @@ class Room:
         """Whether it can start now beside what runs. An idle engine takes anything that it can ever hold."""
         if self.idle:
             return True
-        blocks = self._stats.blocks_free - self._watermark - sum(p.need.blocks for p in self._promised.values())
+        blocks = self._stats.blocks_free - self._watermark - self._blocks_promised()
         return need.blocks <= blocks and need.sequences <= self._places()
 
     def fits_before_others(self, need: Need, tier: int) -> bool:
         """Whether it can start now if less urgent sequences give way."""
-        gained = sum(load.blocks for other, load in self._stats.tiers.items() if other > tier)
-        promised = sum(promise.need.blocks for promise in self._promised.values() if promise.tier <= tier)
-        blocks = self._stats.blocks_free + gained - self._watermark - promised
+        gained = sum(load.blocks for load in self._give_way_to(tier))
+        blocks = self._stats.blocks_free + gained - self._watermark - self._blocks_promised(before=tier)
         return need.blocks <= blocks and need.sequences <= self._places(before=tier)
+
+    def _blocks_promised(self, *, before: int | None = None) -> int:
+        """Blocks that nobody holds yet and somebody will, those left out that tiers less urgent than `before` will."""
+        promised = [p.need.blocks for p in self._promised.values() if before is None or p.tier <= before]
+        held = [load.held_blocks for tier, load in self._stats.tiers.items() if before is None or tier <= before]
+        return sum(promised) + sum(held)
 
     def _places(self, *, before: int | None = None) -> int:
         """Free places, those included that are not free for tiers less urgent than `before`."""
         promised = [p.need.sequences for p in self._promised.values() if before is None or p.tier <= before]
-        gained = [load.running for tier, load in self._stats.tiers.items() if before is not None and tier > before]
-        return self._config.sequences_max - self._stats.running - sum(promised) + sum(gained)
+        held = [load.held for tier, load in self._stats.tiers.items() if before is None or tier <= before]
+        gained = [load.running for load in self._give_way_to(before)]
+        return self._config.sequences_max - self._stats.running - sum(promised) - sum(held) + sum(gained)
+
+    def _give_way_to(self, before: int | None) -> list[TierLoad]:
+        if before is None:
+            return []
+        return [load for tier, load in self._stats.tiers.items() if tier > before and not load.owed]
 
     def _waits(self, *, least_urgent: int | None) -> bool:
         """Whether a job was claimed to wait inside, of this or a more urgent tier, and the engine does not know yet."""

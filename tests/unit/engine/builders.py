@@ -9,7 +9,7 @@ from worker.engine.engine import Engine
 from worker.engine.fake_runner import FakeRunner
 from worker.engine.prefix import Chain, root
 from worker.engine.request import EngineRequest, SamplingParams
-from worker.engine.results import ChoiceChunk, RequestDone, StepResult
+from worker.engine.results import ChoiceChunk, RequestDone, StepResult, TierLoad
 from worker.engine.runner import Runner
 from worker.engine.schedule import Schedule
 from worker.engine.scheduler import Scheduler
@@ -108,6 +108,11 @@ def enqueue(scheduler: Scheduler, *sequences: Sequence) -> None:
         scheduler.add(sequence)
 
 
+def make_load(*, running: int = 0, waiting: int = 0, held: int = 0, blocks: int = 0, **options: int) -> TierLoad:
+    more = {"held_blocks": 0, "owed": False, **options}
+    return TierLoad(running=running, waiting=waiting, held=held, blocks=blocks, **more)
+
+
 @dataclass
 class Transcript:
     """All that an engine said, checked against the rules that always hold."""
@@ -151,9 +156,10 @@ def drain(engine: Engine, *, steps_max: int = 5_000) -> Transcript:
 
 
 def assert_idle(engine: Engine) -> None:
+    engine.check_idle()
     engine.check_integrity()
     stats = engine.stats()
-    assert (stats.running, stats.waiting) == (0, 0)
+    assert (stats.running, stats.waiting, stats.held) == (0, 0, 0)
     assert stats.blocks_free == stats.blocks_total
 
 

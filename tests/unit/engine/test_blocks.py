@@ -155,3 +155,14 @@ def test_a_table_gives_its_blocks_and_its_row_back():
     again = tables.take()
     assert (again.row, again.ids.tolist()) == (table.row, [])
     assert tables.matrix[again.row].tolist() == [0, 0, 0, 0]
+
+
+def test_the_check_when_idle_finds_what_is_held_and_what_is_lost():
+    pool = BlockPool(5)
+    pool.check_idle()
+    pool.allocate(1)
+    with pytest.raises(AssertionError, match="held"):
+        pool.check_idle()
+    pool.counts[:] = 0
+    with pytest.raises(AssertionError, match="lost"):
+        pool.check_idle()

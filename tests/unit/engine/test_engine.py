@@ -12,6 +12,7 @@ from tests.unit.engine.builders import (
     assert_idle,
     drain,
     make_engine,
+    make_load,
     make_request,
     make_runner,
     run_alone,
@@ -21,7 +22,9 @@ from worker.engine.batch import Batch, Sampled
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
 from worker.engine.errors import DoesNotFit, InvalidRequest
-from worker.engine.results import RequestTotals, TierLoad
+from worker.engine.results import RequestTotals
+from worker.engine.service import Service
+from worker.engine.vocabulary import TokenTable
 
 HI = [token("h"), token("i")]
 
@@ -288,6 +291,17 @@ def test_a_malformed_request_is_refused_and_leaves_no_trace(request_):
     assert_idle(engine)
 
 
+def test_a_request_that_cannot_be_prepared_leaves_no_trace():
+    service = Service()
+    short = TokenTable(VOCABULARY.tokens[:9], eos_ids=VOCABULARY.eos_ids, skips_first_space=True)
+    engine = Engine(make_runner(), short, EngineConfig(block_size=BLOCK_SIZE, context_length=512), service)
+    with pytest.raises(IndexError):
+        engine.add(make_request(prompt=[50]))
+    assert_idle(engine)
+    with pytest.raises(KeyError):
+        service.charge(0, "acme")  # nobody has ever arrived
+
+
 def test_the_last_id_of_the_vocabulary_is_a_prompt():
     engine = make_engine()
     engine.add(make_request(prompt=[VOCABULARY.vocab_size - 1]))
@@ -317,8 +331,8 @@ def test_stats_count_blocks_sequences_and_tokens():
     engine.step()
     stats = engine.stats()
     assert (stats.blocks_total, stats.blocks_free) == (32, 28)
-    assert (stats.running, stats.waiting) == (2, 2)
-    assert stats.tiers == {0: TierLoad(running=2, waiting=1, blocks=4), 2: TierLoad(running=0, waiting=1, blocks=0)}
+    assert (stats.running, stats.waiting, stats.held) == (2, 2, 0)
+    assert stats.tiers == {0: make_load(running=2, waiting=1, blocks=4), 2: make_load(waiting=1)}
     assert (stats.prompt_tokens_total, stats.generated_tokens_total) == (11, 2)
     drain(engine)
     stats = engine.stats()

@@ -87,6 +87,19 @@ def test_removing_what_does_not_wait_is_a_bug(waiting):
         waiting.queue.remove(make_sequence(1, 3, tenant="a"))
 
 
+def test_what_leaves_counts_at_once_and_no_longer_than_until_it_is_settled(waiting):
+    for arrival, tenant in enumerate("aaab"):
+        waiting.add(arrival, tenant)
+    for expected in (0, 3, 1):
+        head = waiting.queue.head(strict=True)
+        assert head.arrival == expected
+        waiting.queue.remove(head)
+        waiting.queue.count_ahead(head, 5.0)
+    waiting.queue.settle()
+    waiting.add(4, "b")
+    assert waiting.drain() == [2, 4]
+
+
 def test_the_heads_are_those_of_a_full_sort_whatever_happens(waiting):
     chance = random.Random(5)
     inside: list[Sequence] = []
@@ -98,6 +111,11 @@ def test_the_heads_are_those_of_a_full_sort_whatever_happens(waiting):
             waiting.queue.remove(gone)
         waiting.serve(chance.choice("abcd"), chance.randrange(3), chance.randrange(3))
         levels = {sequence: waiting.service.level(sequence.tier, sequence.tenant) for sequence in inside}
+        if arrival % 5 == 0:
+            for sequence in inside[:3]:
+                waiting.queue.count_ahead(sequence, 9.0)
+            waiting.queue.head(strict=True)
+            waiting.queue.settle()
         expected = min(inside, key=lambda one: (one.tier, levels[one], one.arrival), default=None)
         assert waiting.queue.head(strict=True) is expected
         assert len(waiting.queue) == len(inside)
@@ -108,4 +126,8 @@ def test_turns_that_are_out_of_date_do_not_pile_up(waiting):
     waiting.add(10_000, "b")
     for arrival in range(5_000, 0, -1):
         waiting.queue.remove(waiting.add(arrival, "a"))
+    assert len(waiting.queue._tiers[0]._turns) < 100
+    for _ in range(5_000):
+        waiting.queue.count_ahead(waiting.queue.head(strict=True), 1.0)
+        waiting.queue.settle()
     assert len(waiting.queue._tiers[0]._turns) < 100

@@ -8,6 +8,7 @@ from tests.unit.engine.builders import (
     assert_idle,
     drain,
     make_engine,
+    make_load,
     make_request,
     make_runner,
     run_alone,
@@ -78,7 +79,7 @@ def test_a_repeated_prompt_computes_what_is_not_in_full_blocks_and_its_last_toke
     alone = run_alone(make_request("b", length))
     assert (warm.ids, warm.text) == (alone.ids, alone.text)
     stats = engine.stats()
-    assert (stats.prefix_queries_tokens_total, stats.prefix_hits_tokens_total) == (2 * length, found)
+    assert (stats.prompt_tokens_total, stats.prefix_hits_tokens_total) == (2 * length, found)
 
 
 def test_an_answer_is_found_by_the_next_turn_of_its_conversation(engine):
@@ -120,8 +121,12 @@ def test_choices_compute_their_prompt_once_and_the_rest_of_its_last_block_each(r
 
 def test_choices_hold_the_blocks_of_their_prompt_together(engine):
     engine.add(make_request("r", 14, n=4))
+    stats = engine.stats()
+    assert (stats.waiting, stats.held) == (1, 3)
+    assert stats.tiers == {0: make_load(waiting=1, held=3, held_blocks=3 * 1)}
     engine.step()
-    assert engine.stats().waiting == 3
+    stats = engine.stats()
+    assert (stats.running, stats.waiting) == (1, 3)
     engine.step()
     stats = engine.stats()
     assert (stats.running, stats.waiting) == (4, 0)

@@ -95,3 +95,11 @@ def test_a_less_urgent_tier_gets_its_floor_share_while_urgent_work_never_ends():
         for chunk in engine.step().chunks:
             generated[2 if chunk.request.startswith("less") else 0] += len(chunk.ids)
     assert 0.07 < generated[2] / sum(generated.values()) < 0.13
+
+
+def test_the_places_of_one_step_go_to_several_tenants(service):
+    engine = engine_of(service, sequences_max=4)
+    for tenant in "ab":
+        for number in range(4):
+            engine.add(make_request(f"{tenant}{number}", 4, tenant=tenant))
+    assert {chunk.request for chunk in engine.step().chunks} == {"a0", "b0", "a1", "b1"}

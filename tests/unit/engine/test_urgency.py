@@ -1,7 +1,6 @@
 """Who gives way to whom when tiers meet in one engine, and the floor share that the less urgent keep."""
 
-from tests.unit.engine.builders import BLOCK_SIZE, enqueue, make_scheduler, make_sequence, run_step, shape
-from worker.engine.results import TierLoad
+from tests.unit.engine.builders import BLOCK_SIZE, enqueue, make_load, make_scheduler, make_sequence, run_step, shape
 from worker.engine.sequence import Sequence, Status
 from worker.engine.service import OWED_TOKENS, Service
 
@@ -110,6 +109,48 @@ def test_a_tier_that_is_owed_its_floor_share_goes_first_and_once_in_a_step():
     assert [sequence.arrival for sequence in scheduler.schedule().admitted] == [2, 0, 1, 3]
 
 
+def test_a_prompt_that_was_begun_goes_on_when_its_tier_is_owed_its_floor_share():
+    service = Service()
+    service.arrived(2, "acme")
+    scheduler = make_scheduler(service=service)
+    begun, beside = cheap(0, 40, tier=2), cheap(1, 8, tier=2)
+    enqueue(scheduler, begun)
+    run_step(scheduler)
+    enqueue(scheduler, beside, make_sequence(2, 20), make_sequence(3, 20))
+    assert shape(run_step(scheduler)) == [(2, 16)]
+    owe(service, 2)
+    plan = run_step(scheduler)
+    assert (shape(plan), plan.admitted) == ([(0, 16)], [])
+    assert (begun.rank, beside.status) == (0, Status.WAITING)
+
+
+def test_what_is_owed_its_floor_share_and_has_no_room_keeps_no_urgent_arrival_waiting():
+    service = Service()
+    scheduler = make_scheduler(blocks=20, service=service, **ROOMY)
+    cheap_one, urgent = cheap(0, 19), make_sequence(1, 15, tokens_max=60)
+    enqueue(scheduler, cheap_one, urgent)
+    run_step(scheduler)  # 5 + 4 blocks
+    owe(service, 2)
+    large = cheap(2, 60, tier=2)
+    enqueue(scheduler, large, make_sequence(3, 7), make_sequence(4, 7))
+    plan = run_step(scheduler)
+    assert (plan.preempted, shape(plan)) == (1, [(1, 1), (3, 7)])
+    for _ in range(3):  # nobody is left to give way: what is free is for the large one
+        assert run_step(scheduler).admitted == []
+    scheduler.release(urgent)
+    assert run_step(scheduler).admitted[0] is large
+
+
+def test_a_prompt_on_the_floor_share_asks_for_the_budget_of_the_most_urgent_and_so_do_arrivals_after_it():
+    service = Service()
+    scheduler = make_scheduler(service=service)
+    enqueue(scheduler, cheap(0, 100))
+    run_step(scheduler)
+    owe(service, 2)
+    enqueue(scheduler, cheap(1, 4, tier=2), make_sequence(2, 5))
+    assert shape(run_step(scheduler)) == [(1, 4), (2, 5), (0, 7)]
+
+
 def test_what_runs_on_the_floor_share_gives_way_to_nobody_less_urgent_than_the_most():
     service = Service()
     owe(service, 1)
@@ -121,8 +162,8 @@ def test_what_runs_on_the_floor_share_gives_way_to_nobody_less_urgent_than_the_m
     service.charge(1, "acme", input_tokens=int(2 * OWED_TOKENS))
     assert not service.owed(1)
     assert scheduler.loads() == {
-        0: TierLoad(running=1, waiting=0, blocks=2),
-        1: TierLoad(running=1, waiting=0, blocks=2),
+        0: make_load(running=1, waiting=0, blocks=2),
+        1: make_load(running=1, waiting=0, blocks=2),
     }
     enqueue(scheduler, make_sequence(2, 5), make_sequence(3, 5))
     run_step(scheduler)
@@ -156,6 +197,6 @@ def test_loads_count_what_only_one_tier_holds():
     run_step(scheduler)
     assert same.table.ids[:4].tolist() == common.table.ids[:4].tolist()
     assert scheduler.loads() == {
-        0: TierLoad(running=1, waiting=0, blocks=1),
-        2: TierLoad(running=1, waiting=0, blocks=1),
+        0: make_load(running=1, waiting=0, blocks=1),
+        2: make_load(running=1, waiting=0, blocks=1),
     }

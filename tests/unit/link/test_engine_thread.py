@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from tests.integration.fleet import toy_engine
+from worker.engine.engine import Engine
 from worker.engine.errors import InvalidRequest
 from worker.engine.request import EngineRequest, SamplingParams
 from worker.link.engine_thread import EngineThread, Report
@@ -22,6 +23,14 @@ def request(name: str = "r", *, max_tokens: int = 5) -> EngineRequest:
         tenant="t",
         salt=b"",
     )
+
+
+def lose_block(engine: Engine) -> None:
+    engine._pool._unused.pop()
+
+
+def free_block_twice(engine: Engine) -> None:
+    engine._pool._unused[0] = engine._pool._unused[1]
 
 
 class Reports:
@@ -109,12 +118,13 @@ async def test_it_rests_when_there_is_nothing_to_do(running) -> None:
     assert len(reports.all) == count
 
 
-async def test_a_broken_invariant_ends_the_thread_and_is_told() -> None:
+@pytest.mark.parametrize("fault", [lose_block, free_block_twice])
+async def test_a_broken_invariant_ends_the_thread_and_is_told(fault) -> None:
     engine, _ = toy_engine(step_us=0)
     reports = Reports()
     thread = EngineThread(engine, reports, reports_max=4)
     thread.start()
-    engine._pool._unused.pop()  # a block is lost
+    fault(engine)
     thread.add(request())
     assert thread.failed is not None
     with pytest.raises(AssertionError):
