@@ -23,6 +23,16 @@ from shared import wire
 INLINE_CHARS_MAX = 1_000  # about 1 ms of encoding on the event loop
 REASON_CHARS_MAX = 300
 SLICE_CHARS_PER_TOKEN = 8  # of the context: what fits is mostly one slice, and is then encoded once
+# What a template can do wrong by itself or with these messages: it is code, run on a client's input.
+TEMPLATE_FAULTS = (
+    jinja2.TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    RecursionError,
+)
 CUT_TOKENS_MAX = 32  # by which cutting a text in the middle of a word can raise its number of tokens
 
 
@@ -34,7 +44,7 @@ class PromptEncoder:
         self._executor = executor
         self._tokenizer = Tokenizer.from_buffer(card.tokenizer)
         self._token_chars_max = max(map(len, self._tokenizer.get_vocab()))
-        self._template = None if card.chat_template is None else _template(card.chat_template)
+        self._template, self._no_template = _compiled(card.chat_template)
         self._bos = self._token_text(card.bos_id)
         self._eos = self._token_text(card.eos_ids[0] if card.eos_ids else None)
 
@@ -70,7 +80,7 @@ class PromptEncoder:
 
     def _render(self, turns: Sequence[Turn]) -> str:
         if self._template is None:
-            raise InvalidRequest("This model has no chat template; use /v1/completions.", param="model")
+            raise InvalidRequest(f"{self._no_template}; use /v1/completions.", param="model")
         try:
             return self._template.render(
                 messages=[msgspec.structs.asdict(turn) for turn in turns],
@@ -79,7 +89,7 @@ class PromptEncoder:
                 eos_token=self._eos,
                 tools=None,
             )
-        except jinja2.TemplateError as error:
+        except TEMPLATE_FAULTS as error:
             reason = str(error)[:REASON_CHARS_MAX]
             raise InvalidRequest(
                 f"The model's chat template refuses these messages: {reason}", param="messages"
@@ -123,10 +133,24 @@ def _texts(generation: Generation) -> list[str]:
     return texts + [prompt for prompt in generation.prompts if isinstance(prompt, str)]
 
 
+def _compiled(source: str | None) -> tuple[jinja2.Template | None, str]:
+    """A chat template, or why there is none. Completions do not need one, so that a bad one is no reason to refuse the
+    model.
+    """
+    if source is None:
+        return None, "This model has no chat template"
+    try:
+        return _template(source), ""
+    except TEMPLATE_FAULTS as error:
+        return None, f"This model's chat template is not valid ({str(error)[:REASON_CHARS_MAX]})"
+
+
 def _template(source: str) -> jinja2.Template:
-    """The dialect in which model publishers write chat templates."""
+    """The dialect in which model publishers write chat templates. Not optimised: that computes constants on the event
+    loop, however large.
+    """
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=["jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = _to_json
     return environment.from_string(source, {"raise_exception": _raise_exception, "strftime_now": _strftime_now})

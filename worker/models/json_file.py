@@ -78,7 +78,7 @@ def read_fields(path: Path, *, optional: bool = False) -> Fields:
         values = json.loads(path.read_bytes())
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{path}: not JSON ({error})") from error
     if not isinstance(values, dict):
         raise ModelFileError(f"{path}: not a JSON object")

@@ -99,6 +99,29 @@ async def test_a_template_that_refuses_says_why(threads: Executor) -> None:
     assert refused.value.param == "messages"
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for a in range(9999999) %}{% endfor %}",
+        "{{ messages[7].role }}",
+        "{{ 1 // 0 }}",
+        "{{ 1 + messages[0].role }}",
+    ],
+)
+async def test_a_template_that_fails_on_these_messages_refuses_them(threads: Executor, template: str) -> None:
+    encoder = PromptEncoder(card(chat_template=template), threads)
+    with pytest.raises(InvalidRequest, match="refuses these messages"):
+        await encoder.encode(chat(Turn("user", "a")))
+
+
+@pytest.mark.parametrize("template", ["{% for m in %}", "{{ a | no_such_filter }}", "{% generation %}"])
+async def test_a_template_that_is_not_valid_leaves_completions(threads: Executor, template: str) -> None:
+    encoder = PromptEncoder(card(chat_template=template), threads)
+    with pytest.raises(InvalidRequest, match=r"not valid .* use /v1/completions"):
+        await encoder.encode(chat(Turn("user", "a")))
+    assert await encoder.encode(prompts("Hello")) == await PromptEncoder(card(), threads).encode(prompts("Hello"))
+
+
 async def test_a_template_cannot_reach_out_of_its_sandbox(threads: Executor) -> None:
     encoder = PromptEncoder(card(chat_template="{{ messages.__class__.__mro__[1].__subclasses__() }}"), threads)
     with pytest.raises(InvalidRequest):

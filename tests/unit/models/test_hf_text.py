@@ -114,6 +114,7 @@ def test_a_tokenizer_that_truncates_or_pads_does_not_here(folder):
         ({"tokenizer.json": "{}"}, "tokenizer.json: not a tokenizer"),
         ({"tokenizer.json": None}, "tokenizer.json: missing"),
         ({"tokenizer_config.json": "["}, "tokenizer_config.json: not JSON"),
+        ({"tokenizer_config.json": "[" * 200_000}, "tokenizer_config.json: not JSON"),
         ({"tokenizer_config.json": '{"chat_template": 7}'}, "field chat_template is 7"),
         ({"tokenizer_config.json": '{"bos_token": 7}'}, "field bos_token is 7"),
         ({"tokenizer_config.json": '{"added_tokens_decoder": {"5": {"content": "x"}}}'}, "token 5 ('x')"),
