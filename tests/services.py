@@ -14,14 +14,18 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from cli.embedded import nats, postgres
+from cli.embedded import nats, ports, postgres
 from cli.embedded.directory import DataDirectory
+
+_given: set[int] = set()
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Never the same twice in a run: whoever asked first may not listen yet."""
+    while (port := ports.pick()) in _given:
+        pass
+    _given.add(port)
+    return port
 
 
 class NatsServer:

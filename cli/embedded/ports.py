@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import secrets
 import socket
 
 LOOPBACK = "127.0.0.1"
+PORT_MIN, PORTS = 20_000, 12_000  # below what Linux (32,768 on) and macOS (49,152 on) give to connections
 
 
 def is_free(port: int, host: str = LOOPBACK) -> bool:
@@ -19,12 +21,12 @@ def is_free(port: int, host: str = LOOPBACK) -> bool:
 
 
 def pick(preferred: int | None = None) -> int:
-    """`preferred` if it is free, else any free port."""
-    if preferred is not None and is_free(preferred):
-        return preferred
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
+    """`preferred` if it is free, else any free port that no outgoing connection is given, as it may be before a server
+    listens there.
+    """
+    while preferred is None or not is_free(preferred):
+        preferred = PORT_MIN + secrets.randbelow(PORTS)
+    return preferred
 
 
 async def wait_listening(port: int, deadline_s: float) -> None:

@@ -147,7 +147,7 @@ def test_prompts_in_chunks_of_seven(fp32):
 
 def test_sequences_that_are_preempted(fp32):
     batch = engine(fp32, blocks_total=24, tokens_per_step=64, sequences_max=16)
-    check_all(answer(batch, sixteen(16)), 16)
+    check_all(answer(batch, sixteen(24)), 24)
     assert batch.stats().preemptions_total > 0
 
 
