@@ -7,7 +7,7 @@ import transformers
 
 from gateway.admission.generation import Generation, Turn
 from gateway.admission.tokenizer import PromptEncoder
-from shared import wire
+from tests.cards import on_wire
 from tests.unit.models.folder import BOS, Folder, write_tokenizer
 from worker.models.card import read_card
 
@@ -24,22 +24,8 @@ def folder(tmp_path):
 
 
 async def ours(folder, **what) -> list[int]:
-    card = read_card(folder)
-    on_wire = wire.ModelCard(
-        name=card.name,
-        pool="default",
-        context_length=card.context_length,
-        vocab_size=card.vocab_size,
-        tokenizer=card.tokenizer_json,
-        chat_template=card.chat_template,
-        bos_id=card.bos_id,
-        eos_ids=card.eos_ids,
-        add_bos=card.add_bos,
-        special_ids=card.special_ids,
-        request_tokens_max=card.context_length,
-    )
     with ThreadPoolExecutor(1) as pool:
-        [ids] = await PromptEncoder(on_wire, pool).encode(Generation(model="m", **what))
+        [ids] = await PromptEncoder(on_wire(read_card(folder)), pool).encode(Generation(model="m", **what))
     return ids
 
 

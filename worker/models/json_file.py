@@ -28,13 +28,13 @@ class Fields:
     def integer(self, key: str, default: int | None = None, *, least: int = 1) -> int:
         value = self._typed(key, int, "a whole number", default)
         if not least <= value <= INTEGER_MAX:
-            raise ModelFileError(f"{self.place}: field {key} is {value}")
+            raise ModelFileError(f"{self.place}: field {key} is {value}, not in {least} to {INTEGER_MAX}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self._typed(key, (int, float), "a number", default)
         if not 0 < value <= NUMBER_MAX:
-            raise ModelFileError(f"{self.place}: field {key} is {value}")
+            raise ModelFileError(f"{self.place}: field {key} is {value}, not above 0 and at most {NUMBER_MAX:g}")
         return float(value)
 
     def flag(self, key: str, *, default: bool) -> bool:

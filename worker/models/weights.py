@@ -39,9 +39,7 @@ class Weights:
     layers: list[LayerWeights]
     final_norm: Tensor  # [hidden]
     head: Linear  # hidden -> vocab
-    rope_factors: (
-        Tensor | None
-    )  # [head_dim / 2], on the CPU: divisors of the rotary frequencies (GGUF of Llama 3.1 and later)
+    rope_factors: Tensor | None  # [head_dim / 2], on the CPU: divisors of rotary frequencies (GGUF of Llama 3.1 on)
 
     @property
     def nbytes(self) -> int:

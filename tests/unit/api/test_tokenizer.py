@@ -11,8 +11,9 @@ import pytest
 from gateway.admission.generation import Generation, Turn
 from gateway.admission.tokenizer import INLINE_CHARS_MAX, PromptEncoder
 from gateway.errors import ContextTooLong, InvalidRequest
-from shared import wire
+from tests.cards import on_wire
 from tests.scripted_gateway import BOS, card, executor
+from worker.models.card import demo_model_path, read_card
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "smollm2_golden.json").read_text())["cases"]
 
@@ -25,25 +26,7 @@ def threads() -> Iterator[Executor]:
 
 @pytest.fixture(scope="module")
 def demo(threads: Executor) -> PromptEncoder:
-    from worker.models.card import demo_model_path, read_card
-
-    read = read_card(demo_model_path())
-    return PromptEncoder(
-        wire.ModelCard(
-            name=read.name,
-            pool="default",
-            context_length=read.context_length,
-            vocab_size=read.vocab_size,
-            tokenizer=read.tokenizer_json,
-            chat_template=read.chat_template,
-            bos_id=read.bos_id,
-            eos_ids=read.eos_ids,
-            add_bos=read.add_bos,
-            special_ids=read.special_ids,
-            request_tokens_max=read.context_length,
-        ),
-        threads,
-    )
+    return PromptEncoder(on_wire(read_card(demo_model_path())), threads)
 
 
 def chat(*turns: Turn) -> Generation:
