@@ -1,0 +1,1 @@
+-- Every limit, and who holds what of it.
