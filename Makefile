@@ -27,8 +27,9 @@ help: ## list the targets
 up: .venv/.run ## install what is needed and run everything in the foreground
 	@exec $(BIN)/forebay up $(ARGS)
 
+# Each module's tests stay in one process: what a module starts, it starts once.
 test: .venv/.dev ## run all tests
-	@exec $(BIN)/python -m pytest $(ARGS)
+	@exec $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadscope $(ARGS)
 
 check: .venv/.dev ## format, lint, types, import contracts, spelling
 	$(BIN)/ruff format --check .

@@ -4,6 +4,7 @@ One process, one event loop: granian's server runs inside ours, so that the orde
 """
 
 import asyncio
+import gc
 import signal
 import socket
 from collections.abc import AsyncGenerator
@@ -30,6 +31,7 @@ BACKLOG = 2_048
 PROBE_S = 0.005
 START_S = 5.0
 LEAVE_S = 5.0  # for connections to close once all requests have ended
+COLLECT_EVERY = (20_000, 50, 100)  # allocations more than releases, and runs of the next younger generation
 
 
 def create_app(services: Services) -> Litestar:
@@ -73,6 +75,7 @@ async def _serve(settings: GatewaySettings) -> None:
         listening(gateway.services, host=settings.host, port=settings.port) as server,
         gateway.traffic(),
     ):
+        _keep_what_is_there()
         logger.info("gateway.started", host=settings.host, port=settings.port, ops_port=settings.ops_port)
         stopped = asyncio.create_task(stop.wait())
         await asyncio.wait({server, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -80,6 +83,15 @@ async def _serve(settings: GatewaySettings) -> None:
         logger.info("gateway.draining", requests=gate.taken)
         if not await gate.drain(settings.drain_s):
             logger.warning("gateway.cut_off", requests=gate.taken)
+
+
+def _keep_what_is_there() -> None:
+    """Have the collector of cycles never look again at what was made until now, and at the rest less often: requests
+    leave few cycles behind, and looking for them took a seventh of the gateway's time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECT_EVERY)
 
 
 @asynccontextmanager

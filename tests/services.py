@@ -6,6 +6,7 @@ starts in about 30 ms, which is cheaper than sharing one.
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
 import subprocess
@@ -19,10 +20,16 @@ from cli.embedded.directory import DataDirectory
 
 _given: set[int] = set()
 
+# Which of how many processes the tests are spread over (pytest-xdist) this one is.
+_PROCESS = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+
 
 def free_port() -> int:
-    """Never the same twice in a run: whoever asked first may not listen yet."""
-    while (port := ports.pick()) in _given:
+    """Never the same twice in a run, and never one of another process: whoever asked first may not listen yet, or may
+    listen there again later.
+    """
+    while (port := ports.pick()) in _given or port % _PROCESSES != _PROCESS:
         pass
     _given.add(port)
     return port
