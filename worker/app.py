@@ -33,7 +33,7 @@ from worker.settings import WorkerSettings
 SWITCH_INTERVAL_S: Final = 0.0005  # the engine's thread gives the event loop its turn ten times as often as by default
 FAKE_WORDS_MAX: Final = 512
 PROGRESS_STEP: Final = 0.25
-CPU_TOKENS_BESIDE_DECODES: Final = 64  # as long as some twenty decodes of the demo model
+CPU_PACE: Final = 2.5  # gaps between tokens then stay within three times their median, their own noise included
 
 
 def run(settings: WorkerSettings) -> None:
@@ -90,7 +90,8 @@ def connect(settings: WorkerSettings, worker: str, card: Card, runner: Runner) -
             block_size=settings.block_size,
             context_length=card.context_length,
             tokens_per_step=settings.tokens_per_step,
-            tokens_beside_decodes=_beside_decodes(settings),
+            tokens_beside_decodes=settings.tokens_beside_decodes or settings.tokens_per_step,
+            pace=CPU_PACE if settings.runner == "torch" and settings.tokens_beside_decodes is None else None,
             sequences_max=settings.sequences_max,
         )
     except ValueError as error:
@@ -108,12 +109,6 @@ def connect(settings: WorkerSettings, worker: str, card: Card, runner: Runner) -
         service=service,
         limits=LinkLimits(step_s_max=settings.step_s_max),
     )
-
-
-def _beside_decodes(settings: WorkerSettings) -> int:
-    if settings.tokens_beside_decodes is not None:
-        return settings.tokens_beside_decodes
-    return CPU_TOKENS_BESIDE_DECODES if settings.runner == "torch" else settings.tokens_per_step
 
 
 async def serve(link: Link, drain_s: float) -> None:

@@ -108,6 +108,7 @@ class Engine:
         result = StepResult(preemptions=plan.preempted, sequences=len(members))
         if not members:
             return result
+        result.work = plan.work()
         self._note_started(plan.admitted)
         batch, sequences = pack(plan, self._scheduler.tables.matrix, self._config.block_size)
         result.tokens = len(batch.ids)
@@ -126,6 +127,10 @@ class Engine:
         self._scheduler.advance(plan)
         self._apply(sequences, sampled, result)
         return result
+
+    def took(self, step: StepResult, seconds: float) -> None:
+        """What a step has taken, for the plan of the next ones."""
+        self._scheduler.took(step.work, seconds)
 
     def stats(self) -> EngineStats:
         return EngineStats(
