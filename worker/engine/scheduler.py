@@ -34,7 +34,7 @@ from operator import attrgetter
 import numpy as np
 
 from worker.engine import victims
-from worker.engine.blocks import NO_TABLE, BlockPool, BlockTable, BlockTables
+from worker.engine.blocks import NO_TABLE, BlockPool, BlockTables
 from worker.engine.config import EngineConfig
 from worker.engine.pace import Pace, Work
 from worker.engine.queue import WaitingQueue
@@ -98,14 +98,14 @@ class Scheduler:
     def advance(self, schedule: Schedule) -> None:
         """The step has succeeded: what it computed counts as computed, and others may find it."""
         for sequence in schedule.decodes:
-            sequence.num_computed += 1
-        for sequence, tokens in schedule.chunks:
-            sequence.num_computed += tokens
-        for sequence in schedule.sequences():
-            if sequence.num_computed >= sequence.publish_at:
+            computed = sequence.num_computed = sequence.num_computed + 1
+            if computed >= sequence.publish_at:
                 self._publish(sequence)
-        for sequence, _ in schedule.chunks:
-            if sequence.num_computed >= sequence.prompt_len:
+        for sequence, tokens in schedule.chunks:
+            computed = sequence.num_computed = sequence.num_computed + tokens
+            if computed >= sequence.publish_at:
+                self._publish(sequence)
+            if computed >= sequence.prompt_len:
                 self._let_followers_go(sequence)
 
     def took(self, work: Work, seconds: float) -> None:
@@ -130,18 +130,15 @@ class Scheduler:
 
     def loads(self) -> dict[int, TierLoad]:
         """By the tier that sequences run as."""
-        running: dict[int, list[BlockTable]] = {}
-        for sequence in self.running:
-            running.setdefault(sequence.rank, []).append(sequence.table)
-        waiting = self.waiting.counts()
+        waiting, running = self.waiting.counts(), self._ranks
         return {
             tier: TierLoad(
-                running=len(running.get(tier, ())),
+                running=running[tier],
                 waiting=waiting.get(tier, 0),
                 held=self._held[tier],
                 held_blocks=self._held_blocks[tier],
                 owed=self._service.owed(tier),
-                blocks=self._held_alone(running, tier),
+                blocks=self._held_alone(tier),
             )
             for tier in waiting.keys() | running.keys() | (+self._held).keys()
         }
@@ -174,14 +171,15 @@ class Scheduler:
             assert (self._pool.counts[sequence.table.ids[full:]] == 1).all(), "a block that is not full is shared"
         self._pool.check_integrity(sequence.table for sequence in self.running)
 
-    def _held_alone(self, running: dict[int, list[BlockTable]], rank: int) -> int:
+    def _held_alone(self, rank: int) -> int:
         """Blocks that the tables of this rank hold and no other does."""
-        if rank not in running:
+        if rank not in self._ranks:
             return 0
-        if len(running) == 1:
+        if len(self._ranks) == 1:
             return self._pool.usable - self._pool.free_count
         # Not whole rows of the matrix: those are as long as the context, and this is asked after every step.
-        held = np.bincount(np.concatenate([table.ids for table in running[rank]]))
+        tables = [sequence.table.ids for sequence in self.running if sequence.rank == rank]
+        held = np.bincount(np.concatenate(tables))
         return int(((held > 0) & (held == self._pool.counts[: len(held)])).sum())
 
     def _count_held(self, follower: Sequence, by: int) -> None:
