@@ -4,11 +4,13 @@ torch is imported only for the runners that compute, so that a fake worker start
 """
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -76,11 +78,22 @@ def load(settings: WorkerSettings) -> tuple[Card, Runner]:
     """The model's card and what computes it. Raises CannotStart."""
     try:
         path = Path(settings.model) if settings.model else demo_model_path()
-        if settings.runner == "fake":
-            return _load_fake(settings, path)
-        return _load_torch(settings, path)
+        with _warnings_logged():
+            return _load_fake(settings, path) if settings.runner == "fake" else _load_torch(settings, path)
     except ModelFileError as error:
         raise CannotStart(str(error)) from error
+
+
+@contextlib.contextmanager
+def _warnings_logged() -> Iterator[None]:
+    """What a library or a reader of files warns about becomes a line of the log."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            yield
+        finally:
+            for warning in caught:
+                log.get("worker").warning("model.odd", reason=str(warning.message))
 
 
 def connect(settings: WorkerSettings, worker: str, card: Card, runner: Runner) -> Link:
