@@ -18,7 +18,6 @@ from worker.engine.prefix import Chain
 from worker.engine.request import SamplingParams
 from worker.engine.token_counts import TokenCounts
 
-
 _NONE = frozenset[int]()
 
 
