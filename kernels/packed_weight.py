@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -35,11 +36,13 @@ def pack(codes: Tensor, scales: Tensor | None = None, minimums: Tensor | None = 
     outputs, inputs = codes.shape
     assert inputs % GROUP == 0
     assert all(values is None or values.shape == (outputs, inputs // GROUP) for values in (scales, minimums))
-    whole = codes.view(torch.uint16) if codes.dtype == torch.bfloat16 else codes
-    numbers = _padded(whole.numpy()).reshape(-1, LANES, inputs // GROUP, GROUP).transpose(0, 2, 3, 1)
+    whole = codes.view(torch.int16) if codes.dtype == torch.bfloat16 else codes
     if codes.dtype == torch.uint8:
-        numbers = numbers[:, :, 0::2] | (numbers[:, :, 1::2] << 4)
-    return PackedWeight(outputs, np.ascontiguousarray(numbers), _factors(scales), _factors(minimums))
+        whole = whole[:, 0::2] | (whole[:, 1::2] << 4)
+    numbers = _tiled(whole.view(outputs, inputs // GROUP, -1)).numpy()
+    if codes.dtype == torch.bfloat16:
+        numbers = numbers.view(np.uint16)
+    return PackedWeight(outputs, numbers, _factors(scales), _factors(minimums))
 
 
 def matmul(x: Tensor, weight: PackedWeight) -> Tensor:
@@ -54,11 +57,11 @@ def matmul(x: Tensor, weight: PackedWeight) -> Tensor:
 
 
 def _factors(values: Tensor | None) -> NDArray[np.float32]:
-    if values is None:
-        return _NONE
-    padded = _padded(values.numpy())
-    return np.ascontiguousarray(padded.reshape(-1, LANES, values.shape[1]).transpose(0, 2, 1))
+    return _NONE if values is None else _tiled(values.unsqueeze(-1)).squeeze(2).numpy()
 
 
-def _padded(rows: NDArray[Any]) -> NDArray[Any]:
-    return np.pad(rows, ((0, -len(rows) % LANES), (0, 0)))
+def _tiled(rows: Tensor) -> Tensor:
+    """[outputs, groups, n] -> [tiles, groups, n, 16]. By torch, which copies with all threads."""
+    missing = -len(rows) % LANES
+    padded = F.pad(rows, (0, 0, 0, 0, 0, missing)) if missing else rows
+    return padded.view(-1, LANES, *rows.shape[1:]).permute(0, 2, 3, 1).contiguous()

@@ -4,11 +4,13 @@ torch is imported only for the runners that compute, so that a fake worker start
 """
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -33,7 +35,7 @@ from worker.settings import WorkerSettings
 SWITCH_INTERVAL_S: Final = 0.0005  # the engine's thread gives the event loop its turn ten times as often as by default
 FAKE_WORDS_MAX: Final = 512
 PROGRESS_STEP: Final = 0.25
-CPU_TOKENS_BESIDE_DECODES: Final = 64  # as long as some twenty decodes of the demo model
+CPU_PACE: Final = 2.5  # gaps between tokens then stay within three times their median, their own noise included
 
 
 def run(settings: WorkerSettings) -> None:
@@ -76,11 +78,22 @@ def load(settings: WorkerSettings) -> tuple[Card, Runner]:
     """The model's card and what computes it. Raises CannotStart."""
     try:
         path = Path(settings.model) if settings.model else demo_model_path()
-        if settings.runner == "fake":
-            return _load_fake(settings, path)
-        return _load_torch(settings, path)
+        with _warnings_logged():
+            return _load_fake(settings, path) if settings.runner == "fake" else _load_torch(settings, path)
     except ModelFileError as error:
         raise CannotStart(str(error)) from error
+
+
+@contextlib.contextmanager
+def _warnings_logged() -> Iterator[None]:
+    """What a library or a reader of files warns about becomes a line of the log."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            yield
+        finally:
+            for warning in caught:
+                log.get("worker").warning("model.odd", reason=str(warning.message))
 
 
 def connect(settings: WorkerSettings, worker: str, card: Card, runner: Runner) -> Link:
@@ -90,7 +103,8 @@ def connect(settings: WorkerSettings, worker: str, card: Card, runner: Runner) -
             block_size=settings.block_size,
             context_length=card.context_length,
             tokens_per_step=settings.tokens_per_step,
-            tokens_beside_decodes=_beside_decodes(settings),
+            tokens_beside_decodes=settings.tokens_beside_decodes or settings.tokens_per_step,
+            pace=CPU_PACE if settings.runner == "torch" and settings.tokens_beside_decodes is None else None,
             sequences_max=settings.sequences_max,
         )
     except ValueError as error:
@@ -108,12 +122,6 @@ def connect(settings: WorkerSettings, worker: str, card: Card, runner: Runner) -
         service=service,
         limits=LinkLimits(step_s_max=settings.step_s_max),
     )
-
-
-def _beside_decodes(settings: WorkerSettings) -> int:
-    if settings.tokens_beside_decodes is not None:
-        return settings.tokens_beside_decodes
-    return CPU_TOKENS_BESIDE_DECODES if settings.runner == "torch" else settings.tokens_per_step
 
 
 async def serve(link: Link, drain_s: float) -> None:

@@ -37,8 +37,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_step: int = 512
 
     tokens_beside_decodes: int | None = None
-    """Of these, at most so many of prompts in a step that also decodes; without a number, 64 on a CPU and all on a GPU.
-    Fewer keep running streams even, more let new ones start sooner."""
+    """Of these, at most so many of prompts in a step that also decodes; without a number, on a CPU as many as make it
+    2.5 times as long, and all on a GPU. Fewer keep running streams even, more let new ones start sooner."""
 
     step_s_max: float = 60.0
     """Seconds. An engine whose step takes longer hangs: health goes red, and what the worker holds is lost. To be above

@@ -67,7 +67,9 @@ def gateways(settings: UpSettings, directory: DataDirectory, environ: Mapping[st
     ]
 
 
-def workers(settings: UpSettings, directory: DataDirectory, environ: Mapping[str, str], urls: Urls) -> list[Child]:
+def workers(
+    settings: UpSettings, directory: DataDirectory, environ: Mapping[str, str], nats_urls: Mapping[str, str]
+) -> list[Child]:
     own = {name: value for name, value in environ.items() if name != "FOREBAY_POSTGRES_URL"}
     return [
         Child(
@@ -76,7 +78,7 @@ def workers(settings: UpSettings, directory: DataDirectory, environ: Mapping[str
             env={
                 **own,
                 "FOREBAY_METRICS_PORT": str(settings.worker_metrics_port(index)),
-                "FOREBAY_NATS_URL": urls.nats["worker"],
+                "FOREBAY_NATS_URL": nats_urls["worker"],
                 "FOREBAY_DRAIN_S": str(settings.drain_s),
             },
             log=directory.logs / f"worker-{index}.log",

@@ -1,4 +1,4 @@
-"""The start of the whole stack, step by step: servers, schema, demo tenants, then gateways and workers.
+"""The start of the whole stack, step by step: NATS, workers, Postgres, schema, demo tenants, then gateways.
 
 Only wiring: each step's how lives in its own module.
 """
@@ -34,13 +34,13 @@ class Start:
     async def __call__(self, supervisor: Supervisor) -> None:
         stack.check_ports(self.settings)
         secrets = self.directory.load_secrets(nats.ROLES)
-        with self.terminal.spinner("starting Postgres"):
-            postgres_url = await self._postgres(supervisor, secrets)
         with self.terminal.spinner("starting NATS"):
             nats_urls = await self._nats(supervisor, secrets)
-        urls = Urls(postgres=postgres_url, nats=nats_urls)
-        workers = stack.workers(self.settings, self.directory, self.environ, urls)
+        workers = stack.workers(self.settings, self.directory, self.environ, nats_urls)
         await supervisor.start(workers)  # loading a model takes longest, and needs no database
+        with self.terminal.spinner("starting Postgres"):
+            postgres_url = await self._postgres(supervisor, secrets)
+        urls = Urls(postgres=postgres_url, nats=nats_urls)
         with self.terminal.spinner("preparing the database"):
             keys = await self._database(urls, secrets)
         demo.write(self.directory, self.settings, urls, keys)

@@ -17,6 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from gateway.admission.generation import Generation, Turn
+from gateway.admission.generation_tag import GenerationTag
 from gateway.errors import ContextTooLong, InvalidRequest
 from shared import wire
 
@@ -150,7 +151,7 @@ def _template(source: str) -> jinja2.Template:
     loop, however large.
     """
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=["jinja2.ext.loopcontrols", GenerationTag]
     )
     environment.filters["tojson"] = _to_json
     return environment.from_string(source, {"raise_exception": _raise_exception, "strftime_now": _strftime_now})

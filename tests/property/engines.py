@@ -17,7 +17,7 @@ INPUT_WEIGHT, OUTPUT_WEIGHT = 1_000.0, 2_000.0
 class Inspected:
     """An engine whose runner sees it between a schedule and what follows from it."""
 
-    def __init__(self, *, blocks: int, floor_share: float = 0.2, **config: float) -> None:
+    def __init__(self, *, blocks: int, floor_share: float = 0.2, **config: float | None) -> None:
         self._inner = make_runner(blocks=blocks)
         self.vocab_size = self._inner.vocab_size
         self.block_size = self._inner.block_size
@@ -46,6 +46,7 @@ class Inspected:
         """A step of the engine; what ran before it is known to the check."""
         self._running = list(self.engine._scheduler.running)
         result = self.engine.step()
+        self.engine.took(result, 0.001 + 0.002 * result.tokens)
         self._check_sharing()
         return result
 

@@ -44,6 +44,7 @@ engines = st.fixed_dictionaries(
     {
         "tokens_per_step": st.integers(6, 20),
         "tokens_beside_decodes": st.integers(1, 20),
+        "pace": st.sampled_from([None, 1.01, 2.5]),
         "sequences_max": st.integers(1, 6),
         "watermark": st.sampled_from([0.0, 0.05, 0.3, 0.9]),
     }

@@ -15,6 +15,7 @@ engines = st.fixed_dictionaries(
         "blocks": st.integers(10, 18),
         "tokens_per_step": st.integers(6, 24),
         "tokens_beside_decodes": st.integers(1, 24),
+        "pace": st.sampled_from([None, 1.01, 2.5]),
         "sequences_max": st.integers(1, 6),
         "watermark": st.sampled_from([0.0, 0.05, 0.3]),
     }

@@ -20,6 +20,10 @@ class EngineConfig:
     """Of these, what goes to prompts in a step that also has decodes. All streams pause while a chunk is computed, and
     this bounds how long."""
 
+    pace: float | None = None
+    """Such a step takes at most so many times what its decodes alone would, as far as earlier steps tell. None: as long
+    as it takes. Above 1."""
+
     sequences_max: int = 256
     """Sequences that run at the same time."""
 
@@ -36,5 +40,7 @@ class EngineConfig:
             raise ValueError(f"tokens_per_step {self.tokens_per_step} is below sequences_max {self.sequences_max}")
         if self.tokens_beside_decodes < 1:
             raise ValueError("with tokens_beside_decodes of 0 a prompt would wait until nobody else runs")
+        if self.pace is not None and self.pace <= 1:
+            raise ValueError(f"at a pace of {self.pace} a prompt would wait until nobody else runs")
         if not 0 <= self.watermark < 1:
             raise ValueError(f"watermark {self.watermark} is not a share of the pool")

@@ -9,7 +9,7 @@ part of a character (Unicode's recommended practice, and what Python's and Rust'
 longest end that may still become a stop string waits; it comes out as soon as it cannot, or when the choice finishes.
 """
 
-import codecs
+from codecs import utf_8_decode
 from dataclasses import dataclass
 
 
@@ -54,9 +54,10 @@ class Detokenizer:
 
     def push(self, data: bytes) -> tuple[str, bool]:
         """The text that `data` makes certain, and whether a stop string is complete: then nothing follows."""
-        data = self._bytes + data
-        text, used = codecs.utf_8_decode(data, "replace", False)
-        self._bytes = data[used:]
+        if self._bytes:
+            data = self._bytes + data
+        text, used = utf_8_decode(data, "replace", False)
+        self._bytes = data[used:] if used < len(data) else b""
         if self._skip_space and text:
             self._skip_space = False
             text = text.removeprefix(" ")

@@ -50,6 +50,7 @@ class Engine:
             raise ValueError(f"the runner has blocks of {runner.block_size} and a context of {runner.context_length}")
         self._runner = runner
         self._vocabulary = vocabulary
+        self._token_bytes = vocabulary.token_bytes
         self._config = config
         self._service = service or Service()
         self._pool = BlockPool(runner.blocks_total)
@@ -108,6 +109,7 @@ class Engine:
         result = StepResult(preemptions=plan.preempted, sequences=len(members))
         if not members:
             return result
+        result.work = plan.work()
         self._note_started(plan.admitted)
         batch, sequences = pack(plan, self._scheduler.tables.matrix, self._config.block_size)
         result.tokens = len(batch.ids)
@@ -126,6 +128,10 @@ class Engine:
         self._scheduler.advance(plan)
         self._apply(sequences, sampled, result)
         return result
+
+    def took(self, step: StepResult, seconds: float) -> None:
+        """What a step has taken, for the plan of the next ones."""
+        self._scheduler.took(step.work, seconds)
 
     def stats(self) -> EngineStats:
         return EngineStats(
@@ -186,7 +192,7 @@ class Engine:
 
     def _starts_text(self, prompt: Iterable[int]) -> bool:
         """Whether a space in front of the output is the tokenizer's own: nothing visible stands before it."""
-        return self._vocabulary.skips_first_space and not any(map(self._vocabulary.token_bytes, prompt))
+        return self._vocabulary.skips_first_space and not any(map(self._token_bytes, prompt))
 
     def _note_started(self, admitted: list[Sequence]) -> None:
         for sequence in admitted:
@@ -211,8 +217,10 @@ class Engine:
         """Before anything of this step is published or said."""
         for row, error in sampled.errors.items():
             self._fail(sequences[row].request, f"The engine could not sample: {error}.", result)
-        vocab_size = self._runner.vocab_size
-        for sequence, token in zip(sequences, sampled.ids, strict=True):
+        vocab_size, ids = self._runner.vocab_size, sampled.ids
+        if not ids or (min(ids) >= 0 and max(ids) < vocab_size):
+            return
+        for sequence, token in zip(sequences, ids, strict=True):
             if not 0 <= token < vocab_size:
                 self._fail(sequence.request, "The engine sampled a token outside the vocabulary.", result)
 
@@ -253,7 +261,7 @@ class Engine:
         if token in sequence.ends:
             finish, text = "stop", sequence.text.finish()
         else:
-            text, stopped = sequence.text.push(self._vocabulary.token_bytes(token))
+            text, stopped = sequence.text.push(self._token_bytes(token))
             if stopped:
                 finish = "stop"
             elif len(sequence.tokens) == sequence.tokens_max:
@@ -262,9 +270,8 @@ class Engine:
         return ChoiceChunk(sequence.request, sequence.choice, [token], text, finish, told)
 
     def _tell(self, token: int, logprobs: TokenLogprobs) -> TokenLogprob:
-        text_of = self._vocabulary.token_bytes
-        top = tuple((other, logprob, text_of(other)) for other, logprob in logprobs.top)
-        return TokenLogprob(token, logprobs.logprob, text_of(token), top)
+        top = tuple((other, logprob, self._token_bytes(other)) for other, logprob in logprobs.top)
+        return TokenLogprob(token, logprobs.logprob, self._token_bytes(token), top)
 
     def _finish(self, sequence: Sequence, result: StepResult) -> None:
         self._scheduler.release(sequence)

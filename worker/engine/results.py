@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from worker.engine.pace import Work
+
 Finish = Literal["stop", "length"]
 
 
@@ -59,6 +61,7 @@ class StepResult:
     tokens: int = 0  # run through the model in this step
     sequences: int = 0
     preemptions: int = 0
+    work: Work = field(default_factory=Work)
     failure: Exception | None = None  # what was raised: the requests that it ended are in `done`
 
 

@@ -1,15 +1,17 @@
 """One step: who takes part in it, with how many tokens.
 
-Owns the arithmetic of the budget. Knows no blocks and no waiting sequences. Invariant: a step never has more tokens
-than its budget, and those that lack one token (decodes) come before everybody else.
+Owns the arithmetic of the budget, in tokens and, if there is a pace, in time. Knows no blocks and no waiting sequences.
+Invariant: a step never has more tokens than its budget, those that lack one token (decodes) come before everybody
+else, and if nobody does the first of the others gets on.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
+from worker.engine.pace import TOKENS_LEAST, Pace, Work
 from worker.engine.sequence import Sequence, Status
 
 _by_rank = attrgetter("rank", "turn")
@@ -30,6 +32,12 @@ class Schedule:
     def sequences(self) -> list[Sequence]:
         return [*self.decodes, *(chunk.sequence for chunk in self.chunks)]
 
+    def work(self) -> Work:
+        work = Work(len(self.decodes))
+        for sequence, tokens in self.chunks:
+            work = work.beside(tokens, sequence.num_computed)
+        return work
+
     def drop_finished(self) -> None:
         """Leave out those whose request has failed since."""
         self.decodes = [sequence for sequence in self.decodes if sequence.status is Status.RUNNING]
@@ -39,12 +47,14 @@ class Schedule:
 class Draft:
     """A step as it takes shape, from the sequences that run."""
 
-    def __init__(self, budget: int, beside_decodes: int, running: Iterable[Sequence]) -> None:
+    def __init__(self, budget: int, beside_decodes: int, running: Iterable[Sequence], pace: Pace | None = None) -> None:
         self._budget = budget
         self._beside_decodes = beside_decodes
+        self._pace = pace
         self._decodes: list[Sequence] = []
         self._others: list[Sequence] = []
         self._wanted = Counter[int]()  # tokens that the others lack, by rank
+        self._wanted_s = defaultdict[int, float](float)  # what these would take; only if there is a pace
         self.admitted: list[Sequence] = []
         for sequence in running:
             # As `_take` does, without two calls for each of hundreds.
@@ -53,15 +63,12 @@ class Draft:
             else:
                 self._take(sequence)
 
-    def left(self, rank: int) -> int:
-        """Tokens for one more sequence of this rank, after the decodes and all others that are not less urgent."""
-        wanted = sum(tokens for other, tokens in self._wanted.items() if other <= rank)
-        return self._for_prompts() - wanted
-
-    def _for_prompts(self) -> int:
-        left = self._budget - len(self._decodes)
-        assert left >= 0, "the budget is below the number of sequences"
-        return min(left, self._beside_decodes) if self._decodes else left
+    def has_room(self, rank: int) -> bool:
+        """Whether anything is left for one more of this rank, after the decodes and all others not less urgent."""
+        if sum(tokens for other, tokens in self._wanted.items() if other <= rank) >= self._for_prompts():
+            return False
+        spare_s = self._spare_s()
+        return spare_s is None or sum(s for other, s in self._wanted_s.items() if other <= rank) < spare_s
 
     def admit(self, sequence: Sequence) -> None:
         self.admitted.append(sequence)
@@ -72,19 +79,36 @@ class Draft:
         if preempted:
             self._decodes = [sequence for sequence in self._decodes if sequence.status is Status.RUNNING]
             self._others = [sequence for sequence in self._others if sequence.status is Status.RUNNING]
-        left = self._for_prompts()
+        left, spare_s = self._for_prompts(), self._spare_s()
         chunks: list[Chunk] = []
         for sequence in sorted(self._others, key=_by_rank):
             tokens = min(sequence.gap, left)
             if tokens == 0:
                 break
+            if self._pace is not None and spare_s is not None:
+                if spare_s <= 0:
+                    break
+                least = 1 if chunks else TOKENS_LEAST
+                tokens = min(tokens, max(least, self._pace.tokens(spare_s, sequence.num_computed)))
+                spare_s -= self._pace.chunk_s(tokens, sequence.num_computed)
             chunks.append(Chunk(sequence, tokens))
             left -= tokens
         return Schedule(self._decodes, chunks, self.admitted, preempted)
 
+    def _for_prompts(self) -> int:
+        left = self._budget - len(self._decodes)
+        assert left >= 0, "the budget is below the number of sequences"
+        return min(left, self._beside_decodes) if self._decodes else left
+
+    def _spare_s(self) -> float | None:
+        """What prompts may take; None if that is not limited."""
+        return self._pace.spare_s(len(self._decodes)) if self._pace is not None and self._decodes else None
+
     def _take(self, sequence: Sequence) -> None:
         if sequence.decodes:
             self._decodes.append(sequence)
-        else:
-            self._others.append(sequence)
-            self._wanted[sequence.rank] += sequence.gap
+            return
+        self._others.append(sequence)
+        self._wanted[sequence.rank] += sequence.gap
+        if self._pace is not None:
+            self._wanted_s[sequence.rank] += self._pace.chunk_s(sequence.gap, sequence.num_computed)

@@ -8,7 +8,7 @@ How it decides (the numbers behind it are vLLM's and SGLang's reports, 2024 to 2
 
 * Who runs goes on: each gets the blocks that it needs for its next token. Then those that wait are admitted. Then the
   budget is dealt out: to those that lack one token (decodes) first, then to the others (prompts, in chunks), by tier
-  and by admission.
+  and by admission. Beside decodes prompts get so much that the step stays within its pace (`pace`).
 * A waiting sequence is admitted when all its tokens fit, with a watermark for the others' growth, and takes these
   blocks at once: a prompt that has started never lacks room for its rest. What the prefix cache has of it is not
   computed again, except for its last token, whose logits are wanted. Whose turn it is says `WaitingQueue`; nobody
@@ -34,8 +34,9 @@ from operator import attrgetter
 import numpy as np
 
 from worker.engine import victims
-from worker.engine.blocks import NO_TABLE, BlockPool, BlockTable, BlockTables
+from worker.engine.blocks import NO_TABLE, BlockPool, BlockTables
 from worker.engine.config import EngineConfig
+from worker.engine.pace import Pace, Work
 from worker.engine.queue import WaitingQueue
 from worker.engine.results import TierLoad
 from worker.engine.schedule import Draft, Schedule
@@ -54,6 +55,7 @@ class Scheduler:
         self._pool = pool
         self._service = service
         self._watermark_blocks = int(pool.usable * config.watermark)
+        self._pace = None if config.pace is None else Pace(config.pace)
         self._turns = 0
         self._followers: dict[Sequence, list[Sequence]] = {}
         self._held = Counter[int]()  # followers by tier
@@ -85,7 +87,8 @@ class Scheduler:
         """The next step. Nothing is counted as computed yet: whoever runs it says so when it has succeeded."""
         preempted = self._grow_running()
         on_floor = self._hurry_owed()
-        draft = Draft(self._config.tokens_per_step, self._config.tokens_beside_decodes, self.running)
+        config = self._config
+        draft = Draft(config.tokens_per_step, config.tokens_beside_decodes, self.running, self._pace)
         preempted = self._admit(draft, preempted, on_floor=on_floor)
         schedule = draft.finish(preempted)
         idle = not self.running and not len(self.waiting)
@@ -95,15 +98,20 @@ class Scheduler:
     def advance(self, schedule: Schedule) -> None:
         """The step has succeeded: what it computed counts as computed, and others may find it."""
         for sequence in schedule.decodes:
-            sequence.num_computed += 1
-        for sequence, tokens in schedule.chunks:
-            sequence.num_computed += tokens
-        for sequence in schedule.sequences():
-            if sequence.num_computed >= sequence.publish_at:
+            computed = sequence.num_computed = sequence.num_computed + 1
+            if computed >= sequence.publish_at:
                 self._publish(sequence)
-        for sequence, _ in schedule.chunks:
-            if sequence.num_computed >= sequence.prompt_len:
+        for sequence, tokens in schedule.chunks:
+            computed = sequence.num_computed = sequence.num_computed + tokens
+            if computed >= sequence.publish_at:
+                self._publish(sequence)
+            if computed >= sequence.prompt_len:
                 self._let_followers_go(sequence)
+
+    def took(self, work: Work, seconds: float) -> None:
+        """What a step of this work has taken: the next ones are planned by it, if there is a pace."""
+        if self._pace is not None:
+            self._pace.learn(work, seconds)
 
     def release(self, sequence: Sequence) -> None:
         """The one way out, for whatever reason, from whatever state; a second call does nothing."""
@@ -122,18 +130,15 @@ class Scheduler:
 
     def loads(self) -> dict[int, TierLoad]:
         """By the tier that sequences run as."""
-        running: dict[int, list[BlockTable]] = {}
-        for sequence in self.running:
-            running.setdefault(sequence.rank, []).append(sequence.table)
-        waiting = self.waiting.counts()
+        waiting, running = self.waiting.counts(), self._ranks
         return {
             tier: TierLoad(
-                running=len(running.get(tier, ())),
+                running=running[tier],
                 waiting=waiting.get(tier, 0),
                 held=self._held[tier],
                 held_blocks=self._held_blocks[tier],
                 owed=self._service.owed(tier),
-                blocks=self._held_alone(running, tier),
+                blocks=self._held_alone(tier),
             )
             for tier in waiting.keys() | running.keys() | (+self._held).keys()
         }
@@ -166,14 +171,15 @@ class Scheduler:
             assert (self._pool.counts[sequence.table.ids[full:]] == 1).all(), "a block that is not full is shared"
         self._pool.check_integrity(sequence.table for sequence in self.running)
 
-    def _held_alone(self, running: dict[int, list[BlockTable]], rank: int) -> int:
+    def _held_alone(self, rank: int) -> int:
         """Blocks that the tables of this rank hold and no other does."""
-        if rank not in running:
+        if rank not in self._ranks:
             return 0
-        if len(running) == 1:
+        if len(self._ranks) == 1:
             return self._pool.usable - self._pool.free_count
         # Not whole rows of the matrix: those are as long as the context, and this is asked after every step.
-        held = np.bincount(np.concatenate([table.ids for table in running[rank]]))
+        tables = [sequence.table.ids for sequence in self.running if sequence.rank == rank]
+        held = np.bincount(np.concatenate(tables))
         return int(((held > 0) & (held == self._pool.counts[: len(held)])).sum())
 
     def _count_held(self, follower: Sequence, by: int) -> None:
@@ -256,7 +262,7 @@ class Scheduler:
             # Only one goes on the floor share in a step: the service learns what it costs only when the step has run.
             floor = not on_floor and self._service.owed(sequence.tier)
             rank = _MOST_URGENT if floor else sequence.tier
-            if draft.left(rank) <= 0:
+            if not draft.has_room(rank):
                 break
             on_floor = on_floor or floor
             place = self._find_place(sequence, draft, preempted, reserved=reserved)

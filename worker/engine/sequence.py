@@ -18,6 +18,8 @@ from worker.engine.prefix import Chain
 from worker.engine.request import SamplingParams
 from worker.engine.token_counts import TokenCounts
 
+_NONE = frozenset[int]()
+
 
 class Status(Enum):
     HELD = auto()  # waits until another choice has computed the prompt that they share
@@ -85,22 +87,24 @@ class Sequence:
 
     def next_sample(self) -> SampleParams:
         """How the token after the last one is drawn."""
-        sampling = self.sampling
-        return SampleParams(
-            sampling.temperature,
-            sampling.top_p,
-            sampling.seed,
-            self.choice,
-            len(self.tokens),
-            sampling.bias,
-            sampling.logprobs,
-            sampling.top_k,
-            sampling.min_p,
-            sampling.repetition_penalty,
-            sampling.presence_penalty,
-            sampling.frequency_penalty,
-            self._count_seen() if sampling.penalises else None,
-            self.ends if self.num_generated < sampling.min_tokens else frozenset(),
+        sampling, length = self.sampling, len(self.tokens)
+        return SampleParams._make(
+            (
+                sampling.temperature,
+                sampling.top_p,
+                sampling.seed,
+                self.choice,
+                length,
+                sampling.bias,
+                sampling.logprobs,
+                sampling.top_k,
+                sampling.min_p,
+                sampling.repetition_penalty,
+                sampling.presence_penalty,
+                sampling.frequency_penalty,
+                self._count_seen() if sampling.penalises else None,
+                self.ends if length < self.prompt_len + sampling.min_tokens else _NONE,
+            )
         )
 
     def _count_seen(self) -> TokenCounts:

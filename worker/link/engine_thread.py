@@ -130,6 +130,8 @@ class EngineThread:
         started = time.perf_counter()
         step = self._engine.step() if self._engine.has_work else None
         step_s = time.perf_counter() - started
+        if step is not None:
+            self._engine.took(step, step_s)
         return Report(self._engine.stats(), added, refused, aborted, step, step_s)
 
     # -- on the loop

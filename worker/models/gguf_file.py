@@ -20,6 +20,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
 from worker.models.errors import ModelFileError
+from worker.models.openable import check_openable
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -28,6 +29,7 @@ DIMENSIONS_MAX = 4
 
 STRING = 8
 ARRAY = 9
+LENGTH = struct.Struct("<Q")
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 
 
@@ -55,14 +57,21 @@ class _Cursor:
         return value
 
     def string(self) -> str:
-        length = self.scalar("Q")
-        end = self.at + length
-        if end > len(self.data):
-            msg = "a string runs past the end"
-            raise ValueError(msg)
-        value = self.data[self.at : end].decode()
-        self.at = end
-        return value
+        return self.strings(1)[0]
+
+    def strings(self, count: int) -> list[str]:
+        """In one loop, because a vocabulary and its merges are a hundred thousand."""
+        data, at, size, unpack = self.data, self.at, len(self.data), LENGTH.unpack_from
+        found: list[str] = []
+        for _ in range(count):
+            start = at + LENGTH.size
+            at = start + unpack(data, at)[0]
+            if at > size:
+                msg = "a string runs past the end"
+                raise ValueError(msg)
+            found.append(data[start:at].decode())
+        self.at = at
+        return found
 
     def value(self, kind: int) -> Any:
         if kind == STRING:
@@ -76,6 +85,8 @@ class _Cursor:
         if count > len(self.data) - self.at:
             msg = "an array runs past the end"
             raise ValueError(msg)
+        if kind == STRING:
+            return self.strings(count)
         if kind not in SCALARS:
             return [self.value(kind) for _ in range(count)]
         code = f"<{count}{SCALARS[kind]}"
@@ -164,6 +175,7 @@ class GgufFile:
 
 
 def _map(path: Path) -> mmap.mmap:
+    check_openable(path)
     try:
         with path.open("rb") as file:
             head = file.read(len(MAGIC))

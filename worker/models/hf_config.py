@@ -1,10 +1,12 @@
 """The shape of a decoder from a Hugging Face config.json. Knows its fields; `config` what they describe.
 
 What a file does not say is what the `transformers` library assumes for its family. A field that is null counts as
-absent. What this decoder does not implement is refused by the field's name.
+absent, but for `rms_norm_eps`, whose null no library survives. What this decoder does not implement is refused by the
+field's name.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from worker.models.config import ModelConfig, check_shape
 from worker.models.errors import ModelFileError
@@ -41,10 +43,9 @@ def read_config(fields: Fields) -> ModelConfig:
     family = FAMILIES.get(model_type)
     architectures = fields.items("architectures")
     if family is None or (architectures and family.architecture not in architectures):
-        found = ", ".join(map(str, architectures)) or model_type or "unnamed"
-        known = ", ".join(family.architecture for family in FAMILIES.values())
-        raise ModelFileError(f"{fields.place}: architecture {found} is not supported, only {known}")
+        raise ModelFileError(f"{fields.place}: {_unknown(model_type, architectures)}")
     _refuse_variants(fields)
+    fields.refuse_null("rms_norm_eps")
     heads, hidden = fields.integer("num_attention_heads"), fields.integer("hidden_size")
     layers = fields.integer("num_hidden_layers")
     biased = family.bias_field and fields.flag("attention_bias", default=False)
@@ -68,6 +69,15 @@ def read_config(fields: Fields) -> ModelConfig:
     )
     check_shape(config, fields.place)
     return config
+
+
+def _unknown(model_type: str, architectures: list[Any]) -> str:
+    known = [family.architecture for family in FAMILIES.values()]
+    found = ", ".join(map(str, architectures))
+    if any(architecture in known for architecture in architectures):
+        said = f"is {model_type!r}" if model_type else "is missing or null"
+        return f"field model_type {said}, and architecture {found} does not go with that"
+    return f"architecture {found or model_type or 'unnamed'} is not supported, only {', '.join(known)}"
 
 
 def _kv_heads(fields: Fields, family: _Family, heads: int) -> int:

@@ -16,6 +16,7 @@ from worker.models.errors import ModelFileError
 from worker.models.first_space import skips_first_space
 from worker.models.hf_tokens import token_bytes
 from worker.models.json_file import Fields
+from worker.models.openable import check_openable
 from worker.models.text import ModelText
 
 TOKENIZER, CONFIG = "tokenizer.json", "tokenizer_config.json"
@@ -56,6 +57,7 @@ def _tokenizer(folder: ModelFolder, config: Fields) -> Tokenizer:
     path = folder.path / TOKENIZER
     if not path.exists():
         raise ModelFileError(f"{path}: missing (a model folder must have one; a tokenizer.model alone is not enough)")
+    check_openable(path)
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises a bare Exception for all that can be wrong
@@ -109,6 +111,7 @@ def _template(folder: ModelFolder, config: Fields) -> str | None:
     """The template for conversations without tools; None where the folder has none by that name."""
     path = folder.path / "chat_template.jinja"
     if path.exists():
+        check_openable(path)
         try:
             return path.read_text(encoding="utf-8")
         except (OSError, ValueError) as error:

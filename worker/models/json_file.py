@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from worker.models.errors import ModelFileError
+from worker.models.openable import check_openable
 
 # No size or factor in a published model is near these. What is above would only exhaust the memory, or overflow.
 INTEGER_MAX: Final = 2**22
@@ -36,6 +37,11 @@ class Fields:
         if not 0 < value <= NUMBER_MAX:
             raise ModelFileError(f"{self.place}: field {key} is {value}, not above 0 and at most {NUMBER_MAX:g}")
         return float(value)
+
+    def refuse_null(self, key: str) -> None:
+        """For a field whose null no reader takes as absent."""
+        if key in self.values and self.values[key] is None:
+            raise ModelFileError(f"{self.place}: field {key} is null")
 
     def flag(self, key: str, *, default: bool) -> bool:
         value = self.values.get(key)
@@ -74,12 +80,28 @@ def read_fields(path: Path, *, optional: bool = False) -> Fields:
     """The object in the file; without fields where the file is `optional` and absent. Raises ModelFileError."""
     if optional and not path.exists():
         return Fields(str(path), {})
+    check_openable(path)
     try:
-        values = json.loads(path.read_bytes())
+        values = json.loads(path.read_bytes(), object_pairs_hook=_once)
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read: {error.strerror}") from error
+    except _Repeated as error:
+        raise ModelFileError(f"{path}: field {error} is there twice") from error
     except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{path}: not JSON ({error})") from error
     if not isinstance(values, dict):
         raise ModelFileError(f"{path}: not a JSON object")
     return Fields(str(path), values)
+
+
+class _Repeated(Exception):
+    pass
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these fields. Readers differ in which of two of one name they believe."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise _Repeated(next(name for name in names if names.count(name) > 1))
+    return found

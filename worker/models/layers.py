@@ -11,6 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from kernels.packed_weight import PackedWeight, matmul
+from worker.models.source import Codes
 
 
 class Linear(Protocol):
@@ -22,7 +23,12 @@ class Linear(Protocol):
 
 
 class Packer(Protocol):
-    def __call__(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
+    @property
+    def keeps_codes(self) -> bool:
+        """Whether it takes a weight as the file keeps it, if it keeps `Codes`."""
+        ...
+
+    def __call__(self, weight: Tensor | Codes, bias: Tensor | None = None) -> Linear:
         """The layer of `weight` [outputs, inputs] and `bias` [outputs], stored as the packer likes best."""
         ...
 

@@ -1,19 +1,22 @@
 """Which layer a weight becomes: the modes of `--weights`, and what each promises. Knows no model.
 
-- `auto`: each matrix in the fewest bits that give its values back exactly, as a file with 4-bit or 8-bit weights or in
-  bfloat16 allows; where float32 is needed, or the device is no CPU, in the type that is computed in.
+- `auto`: each matrix in the bits in which the file keeps it, if it keeps codes that can be multiplied from; else in the
+  fewest bits that give its values back exactly, as 4-bit or 8-bit values or bfloat16 may; where float32 is needed, or
+  the device is no CPU, in the type that is computed in.
 - `fp32`: all in float32. `bf16`, `int8`, `int4`: rounded to that, whatever the file holds; but a matrix whose inputs
   are no multiple of 32 stays in the type that is computed in.
 """
 
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from kernels.packed_weight import PackedWeight
+from kernels.packed_weight import PackedWeight, pack
 from worker.models import quantize
-from worker.models.layers import CompiledLinear, Linear, Packer, linear, packing_works
+from worker.models.layers import CompiledLinear, Linear, linear, packing_works
+from worker.models.source import GROUP, Codes
 
 WeightsMode = Literal["auto", "fp32", "bf16", "int8", "int4"]
 
@@ -25,8 +28,36 @@ FORMATS = {
 }
 
 
-def packer(mode: WeightsMode, dtype: torch.dtype, device: torch.device) -> Packer:
-    """Makes layers from float32 weights for activations of `dtype`. Raises ValueError for what cannot be."""
+@dataclass(slots=True, frozen=True)
+class ModePacker:
+    """Implements `layers.Packer`: makes layers from float32 weights, or from codes, for activations of `dtype`."""
+
+    mode: WeightsMode
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def keeps_codes(self) -> bool:
+        return self.mode == "auto" and self.device.type == "cpu"
+
+    def __call__(self, weight: Tensor | Codes, bias: Tensor | None = None) -> Linear:
+        if isinstance(weight, Codes):
+            assert self.keeps_codes
+            return CompiledLinear(pack(weight.codes, weight.scales, weight.minimums), bias)
+        if self.device.type != "cpu" or self.mode == "fp32" or weight.shape[1] % GROUP:
+            return linear(weight.to(self.dtype), bias)
+        packed = FORMATS[self.mode](weight)
+        if packed is None or (_is_bf16(packed) and self._multiplies_bf16()):
+            return linear(weight.to(self.dtype), bias)
+        return CompiledLinear(packed, bias)
+
+    def _multiplies_bf16(self) -> bool:
+        """Bfloat16 times bfloat16 is what oneDNN does best."""
+        return self.dtype == torch.bfloat16 and packing_works(self.device, self.dtype)
+
+
+def packer(mode: WeightsMode, dtype: torch.dtype, device: torch.device) -> ModePacker:
+    """Raises ValueError for what cannot be."""
     assert mode in get_args(WeightsMode)
     if device.type != "cpu" and mode in {"int8", "int4"}:
         raise ValueError(f"weights {mode} are multiplied on a CPU alone; {device.type} takes auto, fp32 or bf16")
@@ -34,19 +65,7 @@ def packer(mode: WeightsMode, dtype: torch.dtype, device: torch.device) -> Packe
         mode == "bf16" and device.type != "cpu" and dtype != torch.bfloat16
     ):
         raise ValueError(f"weights {mode} and dtype {str(dtype).removeprefix('torch.')} exclude each other here")
-
-    def dense(weight: Tensor, bias: Tensor | None) -> Linear:
-        return linear(weight.to(dtype), bias)
-
-    def make(weight: Tensor, bias: Tensor | None = None) -> Linear:
-        if device.type != "cpu" or mode == "fp32" or weight.shape[1] % quantize.GROUP:
-            return dense(weight, bias)
-        packed = FORMATS[mode](weight)
-        if packed is None or (_is_bf16(packed) and dtype == torch.bfloat16 and packing_works(device, dtype)):
-            return dense(weight, bias)  # bfloat16 times bfloat16 is what oneDNN does best
-        return CompiledLinear(packed, bias)
-
-    return make
+    return ModePacker(mode, dtype, device)
 
 
 def _is_bf16(weight: PackedWeight) -> bool:

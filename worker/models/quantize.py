@@ -7,8 +7,8 @@ bit in its float32 values. Knows no file.
 import torch
 from torch import Tensor
 
-from kernels.packed_matmul import GROUP
 from kernels.packed_weight import PackedWeight, pack
+from worker.models.source import GROUP
 
 SAMPLE_ROWS = 64
 LEVELS_4BIT, LEVELS_8BIT = 15, 127

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from worker.models.errors import ModelFileError
+from worker.models.openable import check_openable
 
 LENGTH_BYTES = 8  # of the number in front, which is the length of the index
 INDEX_BYTES_MAX = 100_000_000  # the format's own limit
@@ -59,6 +60,7 @@ class SafetensorsFile:
 
 
 def _map(path: Path) -> mmap.mmap:
+    check_openable(path)
     try:
         with path.open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -3,11 +3,44 @@
 Names are those of `names`, whatever the file calls them. Knows no model and holds no tensor.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import torch
 from torch import Tensor
+
+GROUP = 32  # inputs that share a scale
+
+
+@dataclass(slots=True, frozen=True)
+class Codes:
+    """A matrix in the few bits in which a file keeps it: `scale * code`, or `scale * code + minimum`."""
+
+    codes: Tensor  # [outputs, inputs] int8, or uint8 from 0 to 15
+    scales: Tensor  # [outputs, inputs / 32] float32
+    minimums: Tensor | None  # the same; only with uint8
+
+    def values(self) -> Tensor:
+        """What they stand for, [outputs, inputs] float32. Exact: a product has fewer bits than float32 holds."""
+        found = self.codes.float().view(*self.scales.shape, GROUP)
+        found *= self.scales.unsqueeze(-1)
+        if self.minimums is not None:
+            found += self.minimums.unsqueeze(-1)
+        return found.view(self.codes.shape)
+
+    @classmethod
+    def below(cls, parts: Sequence["Codes"]) -> "Codes | None":
+        """One below the other. None if they are not of one kind."""
+        if len({part.codes.dtype for part in parts}) != 1:
+            return None
+        minimums = [part.minimums for part in parts if part.minimums is not None]
+        return cls(
+            torch.cat([part.codes for part in parts]),
+            torch.cat([part.scales for part in parts]),
+            torch.cat(minimums) if minimums else None,
+        )
 
 
 class TensorSource(Protocol):
@@ -32,6 +65,10 @@ class TensorSource(Protocol):
         """The tensor in memory of its own, in a floating point type. Rows of Q and K pair element `d` of a head with
         `d + head_dim / 2`. Raises ModelFileError for values that are not finite.
         """
+        ...
+
+    def codes(self, name: str) -> Codes | None:
+        """What `read` gives, as the file keeps it. None where that is not `Codes`. Raises the same."""
         ...
 
     def unused(self, names: Collection[str]) -> list[str]:

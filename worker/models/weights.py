@@ -18,7 +18,7 @@ from worker.models.config import ModelConfig
 from worker.models.errors import ModelFileError
 from worker.models.layers import Linear, Packer
 from worker.models.names import EMBEDDING, FINAL_NORM, HEAD, ROPE_FACTORS, layer_name
-from worker.models.source import TensorSource
+from worker.models.source import Codes, TensorSource
 
 
 @dataclass(slots=True)
@@ -100,16 +100,29 @@ class _Reader:
         parts = [self._one(name) for name in wanted]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
+    def matrix(self, *wanted: str, codes: bool) -> Tensor | Codes:
+        """The same, with `codes` as the file keeps it, if it does."""
+        kept = [self.source.codes(name) for name in wanted] if codes else []
+        found = [part for part in kept if part is not None]
+        whole = Codes.below(found) if len(found) == len(wanted) else None
+        if whole is None:
+            return self.wide(*wanted)
+        self._count(*wanted)
+        return whole
+
     def optional(self, *wanted: str) -> Tensor | None:
         """The same, or None where the model has no such tensors."""
         return self.whole(*wanted) if wanted[0] in self.wanted else None
 
     def _one(self, name: str) -> Tensor:
         tensor = self.source.read(name).to(self.device, torch.float32)
-        self.done += self.source.nbytes(name)
+        self._count(name)
+        return tensor
+
+    def _count(self, *names: str) -> None:
+        self.done += sum(map(self.source.nbytes, names))
         if self.progress is not None:
             self.progress(self.done / self.total)
-        return tensor
 
 
 def load_weights(
@@ -127,12 +140,13 @@ def load_weights(
     """
     wanted = check_tensors(source, config)
     reader = _Reader(source, wanted, dtype=dtype, device=device, progress=progress)
-    embedding = reader.wide(EMBEDDING)
+    embedding = reader.matrix(EMBEDDING, codes=pack.keeps_codes)
+    values = embedding.values() if isinstance(embedding, Codes) else embedding
     return Weights(
-        embedding=embedding.to(dtype),
+        embedding=values.to(dtype),
         layers=[_layer(reader, layer, pack) for layer in range(config.layers)],
         final_norm=reader.whole(FINAL_NORM),
-        head=pack(embedding if config.tied else reader.wide(HEAD)),
+        head=pack(embedding if config.tied else reader.matrix(HEAD, codes=pack.keeps_codes)),
         rope_factors=source.read(ROPE_FACTORS) if ROPE_FACTORS in wanted else None,
     )
 
@@ -141,16 +155,19 @@ def _layer(reader: _Reader, layer: int, pack: Packer) -> LayerWeights:
     def name(part: str) -> str:
         return layer_name(layer, part)
 
+    def projection(*parts: str) -> Tensor | Codes:
+        return reader.matrix(*map(name, parts), codes=pack.keeps_codes)
+
     return LayerWeights(
         attention_norm=reader.whole(name("attention_norm")),
         qkv=pack(
-            reader.wide(name("q"), name("k"), name("v")),
+            projection("q", "k", "v"),
             reader.optional(name("q_bias"), name("k_bias"), name("v_bias")),
         ),
         q_norm=reader.optional(name("q_norm")),
         k_norm=reader.optional(name("k_norm")),
-        attention_output=pack(reader.wide(name("attention_output")), reader.optional(name("attention_output_bias"))),
+        attention_output=pack(projection("attention_output"), reader.optional(name("attention_output_bias"))),
         mlp_norm=reader.whole(name("mlp_norm")),
-        gate_up=pack(reader.wide(name("gate"), name("up"))),
-        down=pack(reader.wide(name("down"))),
+        gate_up=pack(projection("gate", "up")),
+        down=pack(projection("down")),
     )

@@ -152,3 +152,11 @@ async def test_a_text_of_very_long_tokens_is_counted_to_its_end(demo: PromptEnco
     """More characters than a slice, fewer tokens than the context."""
     [ids] = await demo.encode(prompts(" " * 200_000))
     assert len(ids) < 8_192
+
+
+async def test_the_marks_of_what_the_assistant_said_are_passed_over(threads: Executor) -> None:
+    plain = "{% set a = 1 %}{% for m in messages %}{{ m.content }}{{ a }}{% endfor %}"
+    marked = plain.replace("{{ m.content }}", "{% generation %}{% set a = 2 %}{{ m.content }}{% endgeneration %}")
+    turns = chat(Turn("user", "ab"), Turn("assistant", "cd"))
+    want = await PromptEncoder(card(chat_template=plain), threads).encode(turns)
+    assert await PromptEncoder(card(chat_template=marked), threads).encode(turns) == want

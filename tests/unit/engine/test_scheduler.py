@@ -181,6 +181,7 @@ def test_integrity_finds_a_waiting_sequence_with_blocks():
         {"watermark": -0.1},
         {"sequences_max": 0},
         {"tokens_beside_decodes": 0},
+        {"pace": 1.0},
     ],
     ids=lambda options: next(iter(options)),
 )

@@ -1,6 +1,7 @@
 """A damaged or unfit model folder is refused with one sentence that names the file, and the tensor or field."""
 
 import json
+import os
 import struct
 
 import numpy as np
@@ -226,3 +227,25 @@ def test_progress_ends_at_one(folder):
     load_model(folder, "fp32", seen.append)
     assert seen == sorted(seen)
     assert seen[-1] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("inside", ["", "rope_scaling"])
+def test_a_field_that_is_there_twice_is_named(folder, inside):
+    """Readers differ in which of the two they believe."""
+    twice = '"rope_theta": 1.0, "rope_theta": 2.0'
+    text = (folder / "config.json").read_text().rstrip("}")
+    (folder / "config.json").write_text(f'{text}, "{inside}": {{{twice}}}}}' if inside else f"{text}, {twice}}}")
+    assert refusal(folder).endswith("config.json: field rope_theta is there twice")
+
+
+@pytest.mark.parametrize("name", [SHARDS[1], "config.json", "tokenizer.json", INDEX])
+def test_a_pipe_is_refused_unread(folder, name):
+    """Opening one waits for somebody to write into it."""
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    assert refusal(folder).endswith(f"{name}: neither a file nor a folder")
+
+
+def test_a_pipe_instead_of_a_gguf_file(tmp_path):
+    os.mkfifo(tmp_path / "m.gguf")
+    assert refusal(tmp_path / "m.gguf").endswith("m.gguf: neither a file nor a folder")

@@ -35,7 +35,7 @@ def without(*keys: str):
 
 def test_null_is_as_good_as_absent():
     optional = ("head_dim", "rope_scaling", "sliding_window", "attention_bias", "tie_word_embeddings", "rope_theta")
-    more = ("num_key_value_heads", "quantization_config", "mlp_bias", "hidden_act", "rms_norm_eps", "architectures")
+    more = ("num_key_value_heads", "quantization_config", "mlp_bias", "hidden_act", "architectures")
     assert read(**dict.fromkeys(optional + more)) == without(*optional, *more)
 
 
@@ -144,6 +144,9 @@ def test_windows(fields, windows):
     [
         ({"model_type": "mixtral", "architectures": ["MixtralForCausalLM"]}, "MixtralForCausalLM"),
         ({"model_type": None, "architectures": None}, "unnamed"),
+        ({"model_type": None}, "field model_type is missing or null, and architecture LlamaForCausalLM does not"),
+        ({"model_type": "qwen2"}, "field model_type is 'qwen2', and architecture LlamaForCausalLM does not"),
+        ({"rms_norm_eps": None}, "field rms_norm_eps is null"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequenceClassification"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config of method 'awq'"),
         ({"quantization_config": {}}, "quantization_config"),

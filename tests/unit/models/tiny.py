@@ -50,6 +50,7 @@ class Recipe:
 
     tensors: dict[str, np.ndarray] = field(default_factory=tensors)
     kind: Kind = Kind.F32
+    kinds: Mapping[str, Kind] = field(default_factory=dict)  # of matrices that are of another
     label: Kind | None = None  # what the file says instead of `kind`; of the same size
     architecture: str = "llama"
     extra: Mapping[str, object] = field(default_factory=dict)  # metadata
@@ -82,7 +83,7 @@ class Recipe:
         for key, value in self.extra.items():
             writer.add_key_value(key, value, _kind_of(value))
         for name, values in self.tensors.items():
-            kind = self.kind if values.ndim == 2 else Kind.F32
+            kind = self.kinds.get(name, self.kind) if values.ndim == 2 else Kind.F32
             label = self.label if self.label is not None and values.ndim == 2 else kind
             writer.add_tensor(name, quantize(values, kind), raw_dtype=label)
         writer.write_header_to_file()
