@@ -9,6 +9,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from gateway.admission.limiter import BucketLimit
+from gateway.db.queries import TierBounds
+from gateway.dispatch.terms import Terms
 from shared import wire
 
 
@@ -21,6 +23,8 @@ class Principal(Protocol):
     def key_id(self) -> uuid.UUID: ...
     @property
     def tier(self) -> int: ...
+    @property
+    def tier_bounds(self) -> TierBounds: ...
     @property
     def scopes(self) -> frozenset[str]: ...
     @property
@@ -77,7 +81,7 @@ class Dispatcher(Protocol):
     def fleet(self) -> Fleet: ...
 
     def open(
-        self, job: wire.Job, *, pool: str, wait_s: float, run_s: float
+        self, job: wire.Job, *, pool: str, terms: Terms, run_s: float
     ) -> AbstractAsyncContextManager[RequestStream]:
         """Entered once a worker has accepted the job, left with a cancel unless it has ended. Raises GatewayError."""
         ...

@@ -21,6 +21,8 @@ from gateway.admission.catalog import Catalog
 from gateway.admission.limiter import BucketLimit, BucketState, Decision, Demand
 from gateway.api.gate import Gate
 from gateway.app import listening
+from gateway.db.queries import TierBounds
+from gateway.dispatch.terms import Terms
 from gateway.errors import GatewayError, InvalidKey
 from gateway.metrics import Metrics
 from gateway.services import Services
@@ -80,6 +82,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     tenant_id: uuid.UUID = uuid.UUID(int=1)
     key_id: uuid.UUID = uuid.UUID(int=2)
     tier: int = 0
+    tier_bounds: TierBounds = TierBounds()
     scopes: frozenset[str] = frozenset({"inference"})
     limits: tuple[BucketLimit, ...] = ()
     context_max: int | None = None
@@ -225,12 +228,13 @@ class ScriptedDispatcher:
         self.refuse: GatewayError | None = None
         self.accept: asyncio.Event | None = None
         self.plays: list[Play] = []
+        self.terms: list[Terms] = []
         self.open_now = 0
 
     @asynccontextmanager
-    async def open(self, job: wire.Job, *, pool: str, wait_s: float, run_s: float) -> AsyncGenerator[Play]:
+    async def open(self, job: wire.Job, *, pool: str, terms: Terms, run_s: float) -> AsyncGenerator[Play]:
         assert pool == POOL
-        assert wait_s > 0
+        self.terms.append(terms)
         assert run_s > 0
         play = Play(job)
         self.plays.append(play)
@@ -360,7 +364,6 @@ async def scripted_gateway(
             limiter,
             gateway_id=dispatcher.gateway_id,
             default_output=loaded.default_output,
-            wait_s=loaded.wait_s,
             run_s=loaded.run_s,
         )
         services = Services(

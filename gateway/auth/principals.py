@@ -21,7 +21,7 @@ from gateway.auth.cache import KeyCache
 from gateway.auth.changes import Changes
 from gateway.auth.keys import ParsedKey
 from gateway.db import pools, queries
-from gateway.db.queries import StoredKey
+from gateway.db.queries import StoredKey, TierBounds
 from gateway.errors import Forbidden, Unavailable
 from shared import log, tasks
 from shared.clock import Clock, SystemClock
@@ -48,6 +48,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     public_id: str
     plan: str
     tier: int
+    tier_bounds: TierBounds
     scopes: frozenset[str]  # "inference" or "admin"; an admin key does not call inference
     limits: tuple[BucketLimit, ...]
     context_max: int | None  # tokens, prompt + output; None: the model's
@@ -163,6 +164,7 @@ def principal(stored: StoredKey) -> Principal:
         public_id=stored.public_id,
         plan=stored.plan,
         tier=stored.tier,
+        tier_bounds=stored.tier_bounds,
         scopes=stored.scopes,
         limits=quotas.limits(stored),
         context_max=quotas.context_max(stored),

@@ -21,6 +21,7 @@ from gateway.dispatch.limits import DispatchLimits
 from gateway.dispatch.publication import Publication
 from gateway.dispatch.reconcile import Reconciler
 from gateway.dispatch.stream import RequestStream
+from gateway.dispatch.terms import Terms
 from gateway.errors import DeadlineExceeded, GatewayError, RequestFailed, Unavailable
 from shared import cards, ids, log, subjects, wire
 from shared.bus import Bus, BusError, BusUnavailable
@@ -128,11 +129,11 @@ class Dispatcher:
             raise Unavailable("NATS cannot be reached.") from error
 
     @contextlib.asynccontextmanager
-    async def open(self, job: wire.Job, *, pool: str, wait_s: float, run_s: float) -> AsyncGenerator[RequestStream]:
-        """Publish a job, wait until a worker has accepted it, and yield its output.
+    async def open(self, job: wire.Job, *, pool: str, terms: Terms, run_s: float) -> AsyncGenerator[RequestStream]:
+        """Publish a job, wait until a worker has accepted it, and yield its output. `terms` count from now.
 
-        Entering raises BodyTooLarge, QueueFull, Unavailable, DeadlineExceeded (nobody took it within `wait_s`),
-        InvalidRequest (the worker can never hold it), RequestFailed, WorkerLost. Leaving before the end cancels the
+        Entering raises BodyTooLarge, QueueFull, Unavailable, DeadlineExceeded (nobody took it in time), InvalidRequest
+        (the worker can never hold it), RequestFailed, WorkerLost. Leaving before the end cancels the
         attempt and waits a moment for the worker's counts, so that `completion_tokens` is what will be billed.
         """
         assert job.gateway == self.gateway_id, "the answer would go elsewhere"
@@ -144,7 +145,7 @@ class Dispatcher:
         self._inbox.add(attempt)
         try:
             await self._publish(attempt)
-            await self._wait_answered(attempt, wait_s)
+            await self._wait_answered(attempt, terms)
             timer = asyncio.get_running_loop().call_later(run_s, self._run_out, attempt)
             try:
                 yield RequestStream(attempt)
@@ -171,14 +172,17 @@ class Dispatcher:
             attempt.fail(error)
             self._endings.never_ran(attempt, "error")
 
-    async def _wait_answered(self, attempt: Attempt, wait_s: float) -> None:
+    async def _wait_answered(self, attempt: Attempt, terms: Terms) -> None:
+        waited_s = self._clock.monotonic() - attempt.opened_at
+        left_s = terms.patience_s - waited_s - self.limits.shed_early_s
         try:
-            async with asyncio.timeout(wait_s):
+            async with asyncio.timeout(max(left_s, 0.0)):
                 await attempt.answered.wait()
         except TimeoutError:
-            message = f"No worker could start this request within {wait_s:g} seconds. Please retry shortly."
-            attempt.fail(DeadlineExceeded(message, retry_after_ms=1000))
-            self._endings.leave(attempt, "deadline")
+            error = DeadlineExceeded("No worker could start this request in time.", retry_after_ms=1000)
+            # Shielded: a job that has been taken back is closed, though the client leaves just then.
+            await asyncio.shield(self._tasks.spawn(self._endings.shed(attempt, error), f"shed {attempt.request}"))
+            await attempt.answered.wait()  # by the worker that was quicker, if one was
         if attempt.error is not None and not any(attempt.tokens):
             raise attempt.error
 

@@ -11,11 +11,11 @@ from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.bills import bill
 from gateway.dispatch.inbox import Inbox
 from gateway.dispatch.limits import DispatchLimits
-from gateway.errors import WorkerLost
+from gateway.errors import GatewayError, WorkerLost
 from shared import log, subjects, wire
 from shared.bus import Bus, BusUnavailable
 from shared.clock import Clock
-from shared.jobs import JobQueue
+from shared.jobs import JobQueue, Taken
 from shared.tasks import Tasks
 from shared.usage import UsagePublisher
 
@@ -61,6 +61,23 @@ class Endings:
             return
         attempt.left = reason
         self._tasks.spawn(self._retire(attempt), f"retire {attempt.request}")
+
+    async def shed(self, attempt: Attempt, error: GatewayError) -> None:
+        """It has waited for too long: take it back from its queue. One that a worker has claimed is left to it."""
+        taken: Taken | None = None
+        with contextlib.suppress(BusUnavailable):
+            if attempt.sequence is not None:
+                taken = await self._queue.take(attempt.pool, attempt.job.tier, attempt.sequence)
+        if attempt.worker is not None or attempt.over.is_set():
+            return
+        if taken == "taken":
+            attempt.fail(error)
+            self.never_ran(attempt, "cancelled")
+        elif taken is None:
+            attempt.fail(error)
+            self.leave(attempt, "deadline")
+        elif attempt.unseen_since is None:
+            attempt.unseen_since = self._clock.monotonic()
 
     async def cancel(self, worker: str, cancels: list[wire.Cancel]) -> None:
         """At most once; whoever depends on it repeats it."""

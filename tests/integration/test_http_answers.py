@@ -10,6 +10,7 @@ import pytest
 from gateway.admission.limiter import BucketState, Decision
 from shared import wire
 from tests.scripted_gateway import (
+    AUTH,
     CONTEXT,
     KEY,
     MODEL,
@@ -315,3 +316,22 @@ async def test_counts(gateway: ScriptedGateway) -> None:
     assert "forebay_itl_seconds_count 2.0" in text
     assert "forebay_streams_open 0.0" in text
     assert "forebay_requests_open 0.0" in text
+
+
+async def test_a_client_shortens_its_own_wait_by_its_timeout(gateway: ScriptedGateway) -> None:
+    hasty = openai.AsyncOpenAI(base_url=gateway.base + "/v1", api_key=KEY, timeout=20, max_retries=0)
+    async with hasty as client:
+        await client.chat.completions.create(**ASK)
+    assert 19_000 < gateway.jobs[-1].wait_ms <= 20_000
+    [terms] = gateway.dispatcher.terms
+    assert terms.client_s is not None
+    assert 19 < terms.client_s <= 20
+    assert not terms.retry
+
+
+async def test_what_a_client_says_of_its_patience_is_hearsay(gateway: ScriptedGateway) -> None:
+    for said in ("", "nan", "-5", "1e400", "soon", "9" * 5_000):
+        headers = {**AUTH, "x-stainless-read-timeout": said, "x-stainless-retry-count": said}
+        assert (await gateway.post(CHAT, ASK, headers)).status == 200
+    assert {job.wait_ms for job in gateway.jobs} == {60_000}
+    assert {(terms.client_s, terms.retry) for terms in gateway.dispatcher.terms} == {(None, False)}
