@@ -90,6 +90,8 @@ async def _begin(
     terms: Terms,
 ) -> Exchange:
     """Admit and dispatch. The exchange is on `stack` before anybody can lose it."""
+    if terms.retry:
+        services.metrics.client_retries.labels(visit.model).inc()
     admitted = await services.admission.admit(principal, visit.request_id, generation, wait_s=terms.patience_s)
     exchange = Exchange(
         admitted,

@@ -11,6 +11,7 @@ from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.bills import bill
 from gateway.dispatch.inbox import Inbox
 from gateway.dispatch.limits import DispatchLimits
+from gateway.dispatch.retries import RetryBudget
 from gateway.errors import GatewayError, WorkerLost
 from shared import log, subjects, wire
 from shared.bus import Bus, BusUnavailable
@@ -29,6 +30,7 @@ class Endings:
         queue: JobQueue,
         usage: UsagePublisher,
         inbox: Inbox,
+        retries: RetryBudget,
         tasks: Tasks,
         limits: DispatchLimits,
         clock: Clock,
@@ -38,6 +40,7 @@ class Endings:
         self._queue = queue
         self._usage = usage
         self._inbox = inbox
+        self._retries = retries
         self._tasks = tasks
         self._limits = limits
         self._clock = clock
@@ -52,7 +55,10 @@ class Endings:
         if attempt.over.is_set():
             return
         self._log.warning("attempt.lost", request=attempt.request, worker=attempt.worker, tokens=sum(attempt.tokens))
-        attempt.fail(WorkerLost("The worker that was generating this answer was lost."))
+        now, tenant = self._clock.monotonic(), attempt.job.tenant
+        self._retries.failed(tenant, now)
+        retry = self._retries.allows(tenant, now)
+        attempt.fail(WorkerLost("The worker that was generating this answer was lost.", retry=retry))
         self._close(attempt, "lost")
 
     def leave(self, attempt: Attempt, reason: wire.CancelReason) -> None:

@@ -8,6 +8,7 @@ import openai
 import pytest
 
 from gateway.admission.limiter import BucketState, Decision
+from gateway.errors import DeadlineExceeded, GatewayError, QueueFull, Unavailable, WorkerLost
 from shared import wire
 from tests.scripted_gateway import (
     AUTH,
@@ -335,3 +336,26 @@ async def test_what_a_client_says_of_its_patience_is_hearsay(gateway: ScriptedGa
         assert (await gateway.post(CHAT, ASK, headers)).status == 200
     assert {job.wait_ms for job in gateway.jobs} == {60_000}
     assert {(terms.client_s, terms.retry) for terms in gateway.dispatcher.terms} == {(None, False)}
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "retry", "after"),
+    [
+        (QueueFull("x", retry_after_ms=1_250), 429, "true", ("2", "1250")),
+        (QueueFull("x", retry_after_ms=900, retry=False), 429, "false", ("1", "900")),
+        (Unavailable("x", retry_after_ms=250), 503, "true", ("1", "250")),
+        (DeadlineExceeded("x", retry_after_ms=61_000), 504, "true", ("61", "61000")),
+        (WorkerLost("x", retry=True), 502, "true", None),
+        (WorkerLost("x", retry=False), 502, "false", None),
+    ],
+)
+async def test_each_refusal_says_whether_and_when_to_come_back(
+    gateway: ScriptedGateway, error: GatewayError, status: int, retry: str, after: tuple[str, str] | None
+) -> None:
+    gateway.dispatcher.refuse = error
+    answer = await gateway.post(CHAT, ASK)
+    assert (answer.status, answer.error["code"]) == (status, error.code)
+    assert answer.headers["x-should-retry"] == retry
+    told = answer.headers.get("retry-after"), answer.headers.get("retry-after-ms")
+    assert told == (after or (None, None))
+    assert [used for _, used in gateway.limiter.settled] == [0], "not refunded once"

@@ -24,6 +24,7 @@ from worker.link.beat import Beats
 from worker.link.custody import Custody
 from worker.link.intake import Intake, Where
 from worker.link.limits import LinkLimits
+from worker.link.load import worker_load
 from worker.link.outbox import Outbox
 from worker.link.room import Room
 from worker.link.turns import Turns
@@ -55,6 +56,8 @@ class Link:
         self._incarnation = incarnation
         self._card = card
         self._tiers = tiers
+        self._config = config
+        self._floor_share = service.floor_share
         self._digest, self._card_data = cards.pack(card)
         self._log = log.get("link").bind(worker=worker)
         clock = clock or SystemClock()
@@ -211,6 +214,13 @@ class Link:
             blocks_total=stats.blocks_total,
             step_age_ms=round(self.custody.thread.step_age_s() * 1000),
             healthy=self.healthy,
+            load=worker_load(
+                stats,
+                self._config,
+                self.custody.pace,
+                prompt_tokens_left=self.custody.holdings.prompt_tokens_left(),
+                floor_share=self._floor_share,
+            ),
         )
 
 
