@@ -95,9 +95,13 @@ class FleetView:
     def states(self) -> dict[str, int]:
         """How many workers are in which state."""
         counts: dict[str, int] = dict.fromkeys(get_args(WorkerState), 0)
-        for beat in self._beats.values():
-            counts[self._state(beat)] += 1
+        for _, state in self.known():
+            counts[state] += 1
         return counts
+
+    def known(self) -> list[tuple[wire.WorkerBeat, WorkerState]]:
+        """The last beat of every worker that is remembered, and its state, by name."""
+        return [(beat, self._state(beat)) for _, beat in sorted(self._beats.items())]
 
     def serves(self, digest: str) -> bool:
         """Whether a living worker has this card, and may come to serve it if it does not yet."""

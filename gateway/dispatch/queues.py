@@ -103,6 +103,11 @@ class Queues:
                 tenants[row.tenant] = tenants.get(row.tenant, NOTHING) + work
         return tenants
 
+    def known(self, now: float) -> list[Queue]:
+        """Those in which something waits."""
+        own = {queue for queue, tenants in self._own.items() if tenants}
+        return sorted(own | {(row.pool, row.tier) for row in self._others(now)})
+
     def total(self, pool: str, tier: int, now: float) -> Work:
         return sum(self.waiting(pool, tier, now).values(), NOTHING)
 
@@ -110,9 +115,8 @@ class Queues:
         """What is served before a new job: all of more urgent tiers; what its tenant has waiting (left out if `alone`);
         and of every other tenant of its tier as much as of its own, since they take turns.
         """
-        tiers = {tier for queue_pool, tier in self._own if queue_pool == pool}
-        tiers |= {row.tier for row in self._others(now) if row.pool == pool}
-        work = sum((self.total(pool, tier, now) for tier in tiers if tier < job.tier), NOTHING)
+        more_urgent = [tier for queue_pool, tier in self.known(now) if queue_pool == pool and tier < job.tier]
+        work = sum((self.total(pool, tier, now) for tier in more_urgent), NOTHING)
         peers = self.waiting(pool, job.tier, now)
         own = peers.pop(job.tenant, NOTHING)
         own = NOTHING if alone else own

@@ -359,3 +359,24 @@ async def test_each_refusal_says_whether_and_when_to_come_back(
     told = answer.headers.get("retry-after"), answer.headers.get("retry-after-ms")
     assert told == (after or (None, None))
     assert [used for _, used in gateway.limiter.settled] == [0], "not refunded once"
+
+
+@pytest.mark.parametrize(
+    ("error", "tries"),
+    [
+        (WorkerLost("x", retry=False), [False]),
+        (QueueFull("x", retry_after_ms=1, retry=False), [False]),
+        (QueueFull("x", retry_after_ms=1), [False, True, True]),
+        (Unavailable("x", retry_after_ms=1), [False, True, True]),
+    ],
+)
+async def test_the_official_client_does_as_it_is_told(
+    gateway: ScriptedGateway, error: GatewayError, tries: list[bool]
+) -> None:
+    gateway.dispatcher.refuse = error
+    async with openai.AsyncOpenAI(base_url=gateway.base + "/v1", api_key=KEY, max_retries=2) as client:
+        with pytest.raises(openai.APIStatusError):
+            await client.chat.completions.create(**ASK)
+    assert [terms.retry for terms in gateway.dispatcher.terms] == tries
+    [counted] = gateway.services.metrics.client_retries.collect()
+    assert sum(sample.value for sample in counted.samples if sample.name.endswith("_total")) == sum(tries)

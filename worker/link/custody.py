@@ -39,6 +39,7 @@ class Custody:
         worker: str,
         engine: Engine,
         room: Room,
+        pace: Pace,
         outbox: Outbox,
         usage: UsagePublisher,
         tasks: Tasks,
@@ -61,7 +62,7 @@ class Custody:
         self.holdings = Holdings()
         self.stats: EngineStats = engine.stats()
         self.thread = EngineThread(engine, self.on_report, reports_max=limits.reports_max)
-        self.pace = Pace()
+        self.pace = pace
         self.wasted_tokens_total = 0
         self.on_step: Callable[[float], None] = lambda _: None
         self.on_bill: Callable[[wire.UsageEvent], None] = lambda _: None

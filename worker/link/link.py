@@ -26,6 +26,7 @@ from worker.link.intake import Intake, Where
 from worker.link.limits import LinkLimits
 from worker.link.load import worker_load
 from worker.link.outbox import Outbox
+from worker.link.pace import Pace
 from worker.link.room import Room
 from worker.link.turns import Turns
 
@@ -74,6 +75,7 @@ class Link:
             worker=worker,
             engine=engine,
             room=room,
+            pace=Pace(max(1, min(config.tokens_per_step, config.tokens_beside_decodes) // 2)),
             outbox=self.outbox,
             usage=self.usage,
             tasks=self._tasks,

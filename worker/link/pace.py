@@ -33,6 +33,11 @@ class FadingRatio:
 
 @dataclass(slots=True)
 class Pace:
+    """Prompts are timed only in steps that have `prompt_tokens_min` of them: what a step costs by itself would make a
+    few tokens look slow, and who waits behind many has full steps before him.
+    """
+
+    prompt_tokens_min: int
     _prompts: FadingRatio = field(default_factory=FadingRatio)
     _steps: FadingRatio = field(default_factory=FadingRatio)
     _outputs: FadingRatio = field(default_factory=FadingRatio)
@@ -40,7 +45,7 @@ class Pace:
 
     @property
     def prompt_tokens_per_s(self) -> float:
-        """In steps that have prompts in them, beside whatever else they do."""
+        """In steps that prompts fill, beside whatever else they do."""
         return self._prompts.value
 
     @property
@@ -62,7 +67,7 @@ class Pace:
         if tokens <= 0 or seconds <= 0:
             return
         self._steps.add(seconds, 1, kept=math.exp(-seconds / STEPS_MEMORY_S))
-        if tokens > sampled:
+        if tokens - sampled >= self.prompt_tokens_min:
             self._prompts.add(tokens - sampled, seconds, kept=math.exp(-seconds / PROMPTS_MEMORY_S))
 
     def finished(self, totals: RequestTotals, *, sequences: int) -> None:
