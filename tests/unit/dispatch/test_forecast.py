@@ -2,6 +2,8 @@
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gateway.dispatch.forecast import Forecast, Member, forecast
 from gateway.dispatch.queues import NOTHING, Work
@@ -99,3 +101,26 @@ def test_without_a_worker_or_a_rate_nothing_is_made_up() -> None:
 
 def test_one_that_no_worker_could_ever_hold_is_not_made_to_wait_for_it() -> None:
     assert told(LOAD, own=Work(1, 64, 100)) is None
+
+
+counts = st.integers(0, 50)
+
+
+@settings(max_examples=60, deadline=None)
+@given(running_now=st.lists(counts, min_size=3, max_size=3), ahead=counts, more=counts, tier=st.integers(0, 2))
+def test_more_ahead_and_less_urgency_never_make_it_sooner(
+    running_now: list[int], ahead: int, more: int, tier: int
+) -> None:
+    load = running(*enumerate(running_now), places=60)
+    fewer, many = told(load, tier=tier, ahead=requests(ahead)), told(load, tier=tier, ahead=requests(ahead + more))
+    later = told(load, tier=tier + 1, ahead=requests(ahead))
+    if fewer is None:
+        assert many is None
+        assert later is None
+        return
+    assert fewer.added_s >= 0
+    assert many is None or many.added_s >= fewer.added_s
+    assert later is None or later.added_s >= fewer.added_s
+    doubled = told(load, load, tier=tier, ahead=requests(ahead))
+    assert doubled is not None
+    assert doubled.added_s <= fewer.added_s
