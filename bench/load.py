@@ -34,14 +34,20 @@ async def closed(client: Client, workload: Workload, *, clients: int, requests: 
 
 async def poisson(client: Client, workload: Workload, *, rate: float, duration_s: float) -> Report:
     """`rate` arrivals a second on average, for `duration_s`; then waits for the last answer."""
-    tasks: list[asyncio.Task[Outcome]] = []
     cpu_s = time.process_time()
+    outcomes = await sent(client, workload, rate=rate, duration_s=duration_s)
+    return summarize(outcomes, client_cpu_s=time.process_time() - cpu_s)
+
+
+async def sent(client: Client, workload: Workload, *, rate: float, duration_s: float) -> list[Outcome]:
+    """What became of each request of such a load, in the order in which they were due."""
+    tasks: list[asyncio.Task[Outcome]] = []
     start_s = time.perf_counter()
     async with asyncio.TaskGroup() as group:
         for index, at_s in enumerate(arrivals(rate, duration_s, workload.seed)):
             await asyncio.sleep(max(0.0, start_s + at_s - time.perf_counter()))
             tasks.append(group.create_task(client.send(workload, index, planned_s=start_s + at_s)))
-    return summarize([task.result() for task in tasks], client_cpu_s=time.process_time() - cpu_s)
+    return [task.result() for task in tasks]
 
 
 def arrivals(rate: float, duration_s: float, seed: int) -> Iterator[float]:

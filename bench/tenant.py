@@ -41,13 +41,13 @@ class Tenant:
 
 
 @asynccontextmanager
-async def create(postgres_url: str) -> AsyncGenerator[Tenant]:
+async def create(postgres_url: str, *, tier: int = TIER, limits: Limits = LIMITS) -> AsyncGenerator[Tenant]:
     """A new tenant with one key, in a database that nobody keeps."""
     database = engine.create(postgres_url, connections_max=1)
     try:
         name = f"bench-{uuid.uuid4().hex[:8]}"
-        plan = await catalogue.plan_of_tier(database, TIER)
-        await catalogue.create_tenant(database, name, plan=plan, limits=LIMITS)
+        plan = await catalogue.plan_of_tier(database, tier)
+        await catalogue.create_tenant(database, name, plan=plan, limits=limits)
         text, record = keys.generate("bench")
         await catalogue.create_key(database, name, record, scopes=frozenset({"inference"}))
         stored = await queries.find_key(database, record.public_id)

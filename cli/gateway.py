@@ -21,7 +21,7 @@ def gateway(
     """Serve the API until SIGTERM, then let open requests finish.
 
     Every option can also be given in the environment (`--ops-port` as FOREBAY_OPS_PORT, and so on); settings without
-    an option, such as FOREBAY_WAIT_S, only there.
+    an option, such as FOREBAY_RUN_S, only there.
 
     Parameters
     ----------

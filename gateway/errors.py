@@ -12,11 +12,11 @@ GatewayError
 ├── BodyTooLarge            413
 ├── UnsupportedMedia        415  the body is declared to be something else than JSON
 ├── RateLimited             429  a token bucket has not enough; `retry_after_ms` None means never
-├── QueueFull               429  the queue of the tenant or tier is full
+├── QueueFull               429  too much of the tenant's or tier's waits already
 ├── ClientGone              499  the client hung up; nobody reads the answer, metrics and logs do
 ├── RequestFailed           500  the engine ended this request with an error
 ├── WorkerLost              502  the attempt was lost after it had started
-├── Unavailable             503  no worker, no NATS, no Postgres, draining
+├── Unavailable             503  overloaded, no worker, no NATS, no Postgres, draining
 └── DeadlineExceeded        504  nobody could start it in time
 
 `gateway.api.errors` is the only place that turns them into responses.
@@ -29,6 +29,7 @@ class GatewayError(Exception):
     """An error with a message for the client. `status`, `type` and `code` are OpenAI's."""
 
     status: ClassVar[int] = 500
+    retryable: ClassVar[bool | None] = None  # unless an error knows better: `retry`
     type: str = "server_error"
     code: str | None = None
 
@@ -39,6 +40,7 @@ class GatewayError(Exception):
         param: str | None = None,
         code: str | None = None,
         retry_after_ms: int | None = None,
+        retry: bool | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
         super().__init__(message)
@@ -46,13 +48,14 @@ class GatewayError(Exception):
         self.param = param
         self.retry_after_ms = retry_after_ms
         self.headers = headers or {}
+        self.retry = self.retryable if retry is None else retry
         if code is not None:
             self.code = code
 
     @property
     def should_retry(self) -> bool | None:
         """The `x-should-retry` header: None leaves the decision to the client's own rules."""
-        return None
+        return self.retry
 
 
 class InvalidRequest(GatewayError):
@@ -90,6 +93,7 @@ class ObjectNotFound(GatewayError):
 
 class BodyTimeout(GatewayError):
     status = 408
+    retryable = True
     type = "invalid_request_error"
     code = "request_timeout"
 
@@ -134,6 +138,7 @@ class RateLimited(GatewayError):
 
 class QueueFull(GatewayError):
     status = 429
+    retryable = True
     type = "requests"
     code = "slow_down"
 
@@ -154,9 +159,11 @@ class WorkerLost(GatewayError):
 
 class Unavailable(GatewayError):
     status = 503
+    retryable = True
     code = "server_is_overloaded"
 
 
 class DeadlineExceeded(GatewayError):
     status = 504
+    retryable = True
     code = "deadline_exceeded"

@@ -120,7 +120,6 @@ class Gateway:
             self._limiter,
             gateway_id=name,
             default_output=self._settings.default_output,
-            wait_s=self._settings.wait_s,
             run_s=self._settings.run_s,
         )
 

@@ -19,6 +19,12 @@ class Metrics:
         self.requests = Counter(
             "forebay_requests", "Requests by how they ended", ["model", "outcome"], registry=self.registry
         )
+        self.client_retries = Counter(
+            "forebay_client_retries",
+            "Requests that their clients say they have sent before",
+            ["model"],
+            registry=self.registry,
+        )
         self.ttft = Histogram(
             "forebay_ttft_seconds",
             "From the request's arrival to its first token",

@@ -10,6 +10,8 @@ from ipaddress import IPv4Network, IPv6Network
 from typing import Protocol
 
 from gateway.admission.limiter import BucketLimit
+from gateway.db.queries import TierBounds
+from gateway.dispatch.terms import Terms
 from shared import wire
 
 
@@ -26,6 +28,8 @@ class Principal(Protocol):
     def plan_id(self) -> uuid.UUID: ...
     @property
     def tier(self) -> int: ...
+    @property
+    def tier_bounds(self) -> TierBounds: ...
     @property
     def scopes(self) -> frozenset[str]: ...
     @property
@@ -94,7 +98,7 @@ class Dispatcher(Protocol):
     def fleet(self) -> Fleet: ...
 
     def open(
-        self, job: wire.Job, *, pool: str, wait_s: float, run_s: float
+        self, job: wire.Job, *, pool: str, terms: Terms, run_s: float
     ) -> AbstractAsyncContextManager[RequestStream]:
         """Entered once a worker has accepted the job, left with a cancel unless it has ended. Raises GatewayError."""
         ...

@@ -30,8 +30,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     body_bytes_max: Positive = 8 * 1024 * 1024
     body_s: Seconds = 30  # for the client to send its body
     requests_open_max: Positive = 4_096  # in this process, streams included; more are refused
-    wait_s: Seconds = 60  # until a worker has started the request
-    run_s: Seconds = 600  # until it has ended, from then on
+    run_s: Seconds = 600  # until a request has ended, from when a worker has started it
     keepalive_s: Seconds = 15  # silence after which a stream gets a comment
     stall_s: Seconds = 30  # a client that takes nothing for so long is cut off
     drain_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30  # for open requests to end after SIGTERM

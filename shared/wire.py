@@ -156,6 +156,29 @@ class Cancel(Message, frozen=True):
     reason: CancelReason
 
 
+class TierWork(Message, frozen=True):
+    """What one tier has in a worker, in sequences."""
+
+    tier: int
+    running: int
+    waiting: int  # claimed, and without a place
+
+
+class WorkerLoad(Message, frozen=True):
+    """How much a worker can still take, and how fast it is. A pace of 0 has not been measured."""
+
+    places: int  # sequences that can run at once
+    tokens_free: int  # of the KV pool, above the watermark
+    tokens_held: int
+    prompt_tokens_left: int  # claimed, and without a first token
+    prompt_tokens_per_s: float  # computed in steps that had prompts in them
+    step_s: float  # a step of late: one token for each running sequence
+    output_tokens_mean: float  # of a sequence that finished
+    cached_share: float  # of prompt tokens: those that the prefix cache had
+    floor_share: float  # of the service that each less urgent tier is owed
+    tiers: tuple[TierWork, ...]
+
+
 class WorkerBeat(Message, frozen=True):
     """Four times a second, from the event loop, on the connection that carries frames."""
 
@@ -172,6 +195,18 @@ class WorkerBeat(Message, frozen=True):
     blocks_total: int
     step_age_ms: int  # since the engine last finished a step while it had work; 0 when idle
     healthy: bool = True  # False: its engine hangs in a step, and what it holds is lost
+    load: WorkerLoad | None = None
+
+
+class QueuedWork(Message, frozen=True):
+    """What a tenant has waiting in one queue, of one gateway."""
+
+    pool: str
+    tier: int
+    tenant: str
+    requests: int
+    sequences: int
+    tokens: int  # of prompts
 
 
 class GatewayBeat(Message, frozen=True):
@@ -180,6 +215,7 @@ class GatewayBeat(Message, frozen=True):
     gateway: str
     incarnation: str
     connection: int = 0  # grows when the gateway's connection is made anew: what was sent meanwhile did not arrive
+    queued: tuple[QueuedWork, ...] = ()  # not accepted yet by a worker; the largest entries if there are very many
 
 
 class UsageEvent(Message, frozen=True):

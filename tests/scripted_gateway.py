@@ -23,6 +23,8 @@ from gateway.admission.limiter import BucketLimit, BucketState, Decision, Demand
 from gateway.api.gate import Gate
 from gateway.app import listening
 from gateway.db import engine
+from gateway.db.queries import TierBounds
+from gateway.dispatch.terms import Terms
 from gateway.errors import GatewayError, InvalidKey
 from gateway.metrics import Metrics
 from gateway.services import Services
@@ -86,6 +88,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     public_id: str = "scripted"
     plan_id: uuid.UUID = uuid.UUID(int=3)
     tier: int = 0
+    tier_bounds: TierBounds = TierBounds()
     scopes: frozenset[str] = frozenset({"inference"})
     models: frozenset[uuid.UUID] | None = None
     networks: tuple[IPv4Network | IPv6Network, ...] | None = None
@@ -234,12 +237,13 @@ class ScriptedDispatcher:
         self.refuse: GatewayError | None = None
         self.accept: asyncio.Event | None = None
         self.plays: list[Play] = []
+        self.terms: list[Terms] = []
         self.open_now = 0
 
     @asynccontextmanager
-    async def open(self, job: wire.Job, *, pool: str, wait_s: float, run_s: float) -> AsyncGenerator[Play]:
+    async def open(self, job: wire.Job, *, pool: str, terms: Terms, run_s: float) -> AsyncGenerator[Play]:
         assert pool == POOL
-        assert wait_s > 0
+        self.terms.append(terms)
         assert run_s > 0
         play = Play(job)
         self.plays.append(play)
@@ -370,7 +374,6 @@ async def scripted_gateway(
             limiter,
             gateway_id=dispatcher.gateway_id,
             default_output=loaded.default_output,
-            wait_s=loaded.wait_s,
             run_s=loaded.run_s,
         )
         services = Services(

@@ -6,6 +6,7 @@ gets an `Admitted` must settle it once, whatever happens next. Knows nothing of 
 
 import hashlib
 import hmac
+import math
 import secrets
 import uuid
 from dataclasses import dataclass
@@ -39,7 +40,6 @@ class Admission:
         *,
         gateway_id: str,
         default_output: int,
-        wait_s: float,
         run_s: float,
     ) -> None:
         self._catalog = catalog
@@ -47,11 +47,14 @@ class Admission:
         self._limiter = limiter
         self._gateway_id = gateway_id
         self._default_output = default_output
-        self._wait_ms = int(wait_s * 1_000)
         self._run_ms = int(run_s * 1_000)
 
-    async def admit(self, principal: Principal, request_id: uuid.UUID, generation: Generation) -> Admitted:
-        """Encode, check and reserve. Raises ModelNotFound, InvalidRequest, ContextTooLong, RateLimited, Unavailable."""
+    async def admit(
+        self, principal: Principal, request_id: uuid.UUID, generation: Generation, *, wait_s: float
+    ) -> Admitted:
+        """Encode, check and reserve; `wait_s` is how long the job may lie in a queue. Raises ModelNotFound,
+        InvalidRequest, ContextTooLong, RateLimited, Unavailable.
+        """
         model, pool = self._find(principal, generation.model)
         _check_ids(generation, model.card.vocab_size)
         prompts = await model.encoder.encode(generation)
@@ -59,7 +62,7 @@ class Admission:
         _check_least(generation, max_tokens)
         headers = await self._reserve(principal, request_id, prompts, generation.n, max_tokens)
         sampling = _sampling(generation, max_tokens)
-        job = self._job(principal, request_id, model, prompts=prompts, n=generation.n, sampling=sampling)
+        job = self._job(principal, request_id, model, prompts, n=generation.n, sampling=sampling, wait_s=wait_s)
         return Admitted(job, pool, headers)
 
     async def settle(self, request_id: uuid.UUID, tokens_used: int) -> None:
@@ -123,10 +126,11 @@ class Admission:
         principal: Principal,
         request_id: uuid.UUID,
         model: ServedModel,
-        *,
         prompts: list[list[int]],
+        *,
         n: int,
         sampling: wire.Sampling,
+        wait_s: float,
     ) -> wire.Job:
         return wire.Job(
             request=str(request_id),
@@ -141,7 +145,7 @@ class Admission:
             n=n,
             sampling=sampling,
             cache_salt=_cache_salt(principal.tenant_id),
-            wait_ms=self._wait_ms,
+            wait_ms=math.ceil(wait_s * 1_000),
             run_ms=self._run_ms,
         )
 

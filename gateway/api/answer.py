@@ -14,7 +14,7 @@ import msgspec
 from litestar import Request, Response
 
 from gateway.admission.generation import Generation
-from gateway.api import body, errors
+from gateway.api import body, errors, patience
 from gateway.api.exchange import Exchange
 from gateway.api.hangup import Hangup
 from gateway.api.requestid import request_id
@@ -23,6 +23,7 @@ from gateway.api.shape import Choice, Heading, Shape, Usage, event
 from gateway.api.sse import EventStream
 from gateway.api.visit import OK, Visit
 from gateway.auth import guards
+from gateway.dispatch.terms import Terms
 from gateway.errors import GatewayError
 from gateway.seams import Principal
 from gateway.services import Services
@@ -59,7 +60,8 @@ async def answer(request: Request[Any, Any, Any], services: Services, endpoint: 
         generation = endpoint.parse(asked)
         hangup = await stack.enter_async_context(Hangup(request.receive))
         with hangup.cancels():
-            exchange = await _begin(stack, services, visit, principal, generation)
+            terms = patience.terms(request.scope, principal.tier_bounds)
+            exchange = await _begin(stack, services, visit, principal, generation=generation, terms=terms)
             shape = endpoint.shape(_heading(visit, asked, generation, exchange.choices))
             content = b"" if asked.stream else await _whole(exchange, shape)
         if asked.stream:
@@ -76,16 +78,24 @@ def _note(visit: Visit, asked: Body, services: Services) -> None:
 
 
 async def _begin(
-    stack: AsyncExitStack, services: Services, visit: Visit, principal: Principal, generation: Generation
+    stack: AsyncExitStack,
+    services: Services,
+    visit: Visit,
+    principal: Principal,
+    *,
+    generation: Generation,
+    terms: Terms,
 ) -> Exchange:
     """Admit and dispatch. The exchange is on `stack` before anybody can lose it."""
-    admitted = await services.admission.admit(principal, visit.request_id, generation)
+    if terms.retry:
+        services.metrics.client_retries.labels(visit.model).inc()
+    admitted = await services.admission.admit(principal, visit.request_id, generation, wait_s=terms.patience_s)
     exchange = Exchange(
         admitted,
         admission=services.admission,
         dispatcher=services.dispatcher,
         metrics=services.metrics,
-        wait_s=services.settings.wait_s,
+        terms=terms,
         run_s=services.settings.run_s,
         arrived_s=visit.arrived_s,
     )

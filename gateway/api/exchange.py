@@ -12,6 +12,7 @@ from typing import Self
 from uuid import UUID
 
 from gateway.admission.admission import Admission, Admitted
+from gateway.dispatch.terms import Terms
 from gateway.errors import RequestFailed
 from gateway.metrics import Metrics
 from gateway.seams import Dispatcher, RequestStream
@@ -21,7 +22,9 @@ FIRST_CHUNK_S = 10.0  # how long an accepted request may still fail with a statu
 
 
 class Exchange:
-    """Use as `async with Exchange(...) as exchange`; entering waits for a worker and, for a while, its first tokens."""
+    """Use as `async with Exchange(...) as exchange`; entering waits for a worker and, for a while, its first tokens.
+    `terms` count from `arrived_s`.
+    """
 
     def __init__(
         self,
@@ -30,13 +33,14 @@ class Exchange:
         admission: Admission,
         dispatcher: Dispatcher,
         metrics: Metrics,
-        wait_s: float,
+        terms: Terms,
         run_s: float,
         arrived_s: float,
     ) -> None:
         self._admitted = admitted
         self._admission = admission
-        self._open = dispatcher.open(admitted.job, pool=admitted.pool, wait_s=wait_s, run_s=run_s)
+        left = terms.after(monotonic() - arrived_s)
+        self._open = dispatcher.open(admitted.job, pool=admitted.pool, terms=left, run_s=run_s)
         self._metrics = metrics
         self._arrived_s = arrived_s
         self._stack = AsyncExitStack()

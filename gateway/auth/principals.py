@@ -24,7 +24,7 @@ from gateway.auth.cache import KeyCache
 from gateway.auth.changes import Changes
 from gateway.auth.keys import ParsedKey
 from gateway.db import pools, queries
-from gateway.db.queries import StoredKey
+from gateway.db.queries import StoredKey, TierBounds
 from gateway.errors import Forbidden, Unavailable
 from shared import log, tasks
 from shared.clock import Clock, SystemClock
@@ -52,6 +52,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     plan_id: uuid.UUID
     plan: str
     tier: int
+    tier_bounds: TierBounds
     scopes: frozenset[str]  # "inference", or "admin" and "admin:read": an admin key does not call inference
     models: frozenset[uuid.UUID] | None  # those that it may use; None: all
     networks: tuple[IPv4Network | IPv6Network, ...] | None  # those that it may be used from; None: all
@@ -183,6 +184,7 @@ def principal(stored: StoredKey) -> Principal:
         plan_id=stored.plan_id,
         plan=stored.plan,
         tier=stored.tier,
+        tier_bounds=stored.tier_bounds,
         scopes=stored.scopes,
         models=stored.models,
         networks=stored.networks,

@@ -14,7 +14,7 @@ from sqlalchemy import Text, cast, exists, select, text
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.db.tables import api_keys, model_grants, models, plans, quotas, tenants
+from gateway.db.tables import api_keys, model_grants, models, plans, quotas, tenants, tiers
 from shared.ids import uuid7
 
 
@@ -26,8 +26,17 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     burst: int | None
 
 
+class TierBounds(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a tier's requests may wait, and how many. None is no bound of its own."""
+
+    wait_ms_max: int = 60_000  # from arrival until a worker has started it
+    first_token_ms_max: int | None = None  # that load may add before the first token
+    queued_requests_max: int | None = None
+    queued_tokens_max: int | None = None  # of prompts
+
+
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
-    """An API key's row with its tenant's and plan's. `models` and `networks`: None allows all, an empty one none."""
+    """An API key's row with its tenant's, plan's and tier's. `models` and `networks`: None allows all, an empty one none."""
 
     key_id: uuid.UUID
     public_id: str
@@ -47,6 +56,7 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
     plan_id: uuid.UUID
     plan: str
     tier: int
+    tier_bounds: TierBounds
     plan_quotas: tuple[Quota, ...]
     tenant_quotas: tuple[Quota, ...]
     key_quotas: tuple[Quota, ...]
@@ -72,9 +82,11 @@ _KEY = (
         plans.c.id.label("plan_id"),
         plans.c.name.label("plan"),
         plans.c.tier,
+        *(tiers.c[name] for name in TierBounds.__struct_fields__),
     )
     .join(tenants, tenants.c.id == api_keys.c.tenant_id)
     .join(plans, plans.c.id == tenants.c.plan_id)
+    .join(tiers, tiers.c.id == plans.c.tier)
 )
 
 
@@ -115,6 +127,7 @@ async def find_key(engine: AsyncEngine, public_id: str) -> StoredKey | None:
         plan_id=row.plan_id,
         plan=row.plan,
         tier=row.tier,
+        tier_bounds=msgspec.convert(row, TierBounds, from_attributes=True),
         plan_quotas=of("plan_id"),
         tenant_quotas=of("tenant_id"),
         key_quotas=of("api_key_id"),

@@ -43,6 +43,10 @@ tiers: Final = Table(
     metadata,
     Column("id", SmallInteger, primary_key=True),
     Column("name", Text, nullable=False),
+    Column("wait_ms_max", Integer, nullable=False),
+    Column("first_token_ms_max", Integer),
+    Column("queued_requests_max", Integer),
+    Column("queued_tokens_max", BigInteger),
 )
 
 plans: Final = Table(

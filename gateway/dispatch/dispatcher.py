@@ -7,6 +7,7 @@ its way or has a worker that will write it, however `open` is left.
 
 import asyncio
 import contextlib
+import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Self
 
@@ -18,10 +19,12 @@ from gateway.dispatch.endings import Endings
 from gateway.dispatch.fleet import FleetView
 from gateway.dispatch.inbox import Inbox
 from gateway.dispatch.limits import DispatchLimits
+from gateway.dispatch.overload import Overload
 from gateway.dispatch.publication import Publication
 from gateway.dispatch.reconcile import Reconciler
 from gateway.dispatch.stream import RequestStream
-from gateway.errors import DeadlineExceeded, GatewayError, RequestFailed, Unavailable
+from gateway.dispatch.terms import Terms
+from gateway.errors import DeadlineExceeded, GatewayError, QueueFull, RequestFailed, Unavailable
 from shared import cards, ids, log, subjects, wire
 from shared.bus import Bus, BusError, BusUnavailable
 from shared.clock import Clock, SystemClock
@@ -34,6 +37,7 @@ OnCard = Callable[[str, wire.ModelCard], Awaitable[None]]
 
 CARD_RETRY_S = 1.0
 BACKLOG_RETRY_AFTER_MS = 10_000
+ENGINE_ERROR = "engine_error"  # of wire.End.error: the worker's fault
 
 
 class Dispatcher:
@@ -62,6 +66,7 @@ class Dispatcher:
         self._backlog = UsageBacklog(self.bus, self.limits.backlog_check_s)
         self._tasks = Tasks("dispatch")
         self._inbox = Inbox()
+        self.overload = Overload(self.fleet, random=random.random)
         self._publication = Publication(self.bus, self._queue, self.limits, self._clock)
         self._endings = Endings(
             gateway=self.gateway_id,
@@ -69,6 +74,7 @@ class Dispatcher:
             queue=self._queue,
             usage=self._usage,
             inbox=self._inbox,
+            retries=self.overload.retries,
             tasks=self._tasks,
             limits=self.limits,
             clock=self._clock,
@@ -79,6 +85,7 @@ class Dispatcher:
             inbox=self._inbox,
             fleet=self.fleet,
             endings=self._endings,
+            breakers=self.overload.breakers,
             publication=self._publication,
             limits=self.limits,
             clock=self._clock,
@@ -93,7 +100,7 @@ class Dispatcher:
         await self._stack.enter_async_context(self._tasks)
         await self.bus.subscribe(subjects.frame_subject(self.gateway_id), self._on_frame)
         await self.bus.subscribe(subjects.WORKER_BEATS, self._on_worker_beat)
-        await self.bus.subscribe(subjects.gateway_beat_subject(self.gateway_id), self._on_own_beat)
+        await self.bus.subscribe(subjects.GATEWAY_BEATS, self._on_gateway_beat)
         self._tasks.spawn(self._beat(), "beat")
         self._tasks.spawn(self._fetch_cards(), "cards")
         self._tasks.spawn(self._backlog.watch(), "usage backlog")
@@ -128,11 +135,11 @@ class Dispatcher:
             raise Unavailable("NATS cannot be reached.") from error
 
     @contextlib.asynccontextmanager
-    async def open(self, job: wire.Job, *, pool: str, wait_s: float, run_s: float) -> AsyncGenerator[RequestStream]:
-        """Publish a job, wait until a worker has accepted it, and yield its output.
+    async def open(self, job: wire.Job, *, pool: str, terms: Terms, run_s: float) -> AsyncGenerator[RequestStream]:
+        """Publish a job, wait until a worker has accepted it, and yield its output. `terms` count from now.
 
-        Entering raises BodyTooLarge, QueueFull, Unavailable, DeadlineExceeded (nobody took it within `wait_s`),
-        InvalidRequest (the worker can never hold it), RequestFailed, WorkerLost. Leaving before the end cancels the
+        Entering raises BodyTooLarge, QueueFull, Unavailable, DeadlineExceeded (nobody took it in time), InvalidRequest
+        (the worker can never hold it), RequestFailed, WorkerLost. Leaving before the end cancels the
         attempt and waits a moment for the worker's counts, so that `completion_tokens` is what will be billed.
         """
         assert job.gateway == self.gateway_id, "the answer would go elsewhere"
@@ -140,11 +147,14 @@ class Dispatcher:
             raise Unavailable("The gateway has too many open requests.", retry_after_ms=1000)
         if self._backlog.full:
             raise Unavailable("Usage cannot be recorded at the moment.", retry_after_ms=BACKLOG_RETRY_AFTER_MS)
-        attempt = Attempt(job, pool, self._clock.monotonic(), reader_bytes_max=self.limits.reader_bytes_max)
+        now = self._clock.monotonic()
+        attempt = Attempt(job, pool, now, reader_bytes_max=self.limits.reader_bytes_max)
+        self.overload.check(job, pool, terms, now)
         self._inbox.add(attempt)
         try:
-            await self._publish(attempt)
-            await self._wait_answered(attempt, wait_s)
+            with self.overload.queues.holding(job, pool):
+                await self._publish(attempt, terms)
+                await self._wait_answered(attempt, terms)
             timer = asyncio.get_running_loop().call_later(run_s, self._run_out, attempt)
             try:
                 yield RequestStream(attempt)
@@ -152,33 +162,45 @@ class Dispatcher:
                 timer.cancel()
         finally:
             await self._leave(attempt)
+            if attempt.worker is not None:
+                self.fleet.ended(attempt.worker, job)
 
     # -- the stages of one attempt
 
-    async def _publish(self, attempt: Attempt) -> None:
+    async def _publish(self, attempt: Attempt, terms: Terms) -> None:
         # Shielded: if the client leaves now, the sequence number is still learnt, and the job can be taken back.
-        attempt.publishing = self._tasks.spawn(self._publish_noting_errors(attempt), f"publish {attempt.request}")
+        attempt.publishing = self._tasks.spawn(
+            self._publish_noting_errors(attempt, terms), f"publish {attempt.request}"
+        )
         await asyncio.shield(attempt.publishing)
         if attempt.error is not None and attempt.worker is None:
             raise attempt.error
 
-    async def _publish_noting_errors(self, attempt: Attempt) -> None:
+    async def _publish_noting_errors(self, attempt: Attempt, terms: Terms) -> None:
         try:
             await self._publication.publish(attempt)
         except Unavailable as error:
             attempt.fail(error)  # it may have been stored: leaving it finds out
         except GatewayError as error:
+            if isinstance(error, QueueFull):
+                now = self._clock.monotonic()
+                error.retry_after_ms = self.overload.advice_ms(attempt.job, attempt.pool, terms, now)
             attempt.fail(error)
             self._endings.never_ran(attempt, "error")
 
-    async def _wait_answered(self, attempt: Attempt, wait_s: float) -> None:
+    async def _wait_answered(self, attempt: Attempt, terms: Terms) -> None:
+        waited_s = self._clock.monotonic() - attempt.opened_at
+        left_s = terms.patience_s - waited_s - self.limits.shed_early_s
         try:
-            async with asyncio.timeout(wait_s):
+            async with asyncio.timeout(max(left_s, 0.0)):
                 await attempt.answered.wait()
         except TimeoutError:
-            message = f"No worker could start this request within {wait_s:g} seconds. Please retry shortly."
-            attempt.fail(DeadlineExceeded(message, retry_after_ms=1000))
-            self._endings.leave(attempt, "deadline")
+            error = self.overload.late(attempt.job, attempt.pool, terms, self._clock.monotonic())
+            # Shielded: a job that has been taken back is closed, though the client leaves just then.
+            await asyncio.shield(self._tasks.spawn(self._endings.shed(attempt, error), f"shed {attempt.request}"))
+            await attempt.answered.wait()  # by the worker that was quicker, if one was
+        if attempt.worker is not None:
+            self.fleet.accepted(attempt.worker, attempt.job)
         if attempt.error is not None and not any(attempt.tokens):
             raise attempt.error
 
@@ -211,6 +233,8 @@ class Dispatcher:
             return
         verdicts = self._inbox.on_frame(frame, self._clock.monotonic(), patient=self._awaits_repeats)
         cancels = verdicts.cancels
+        for attempt in verdicts.ended:
+            self._note_outcome(attempt)
         for attempt in verdicts.lost:
             self._endings.lost(attempt)
             cancels.append(wire.Cancel(request=attempt.request, attempt=attempt.job.attempt, reason="duplicate"))
@@ -220,12 +244,31 @@ class Dispatcher:
         if cancels:
             self._tasks.spawn(self._endings.cancel(frame.worker, cancels), "cancel")
 
+    def _note_outcome(self, attempt: Attempt) -> None:
+        """What the end of an attempt says of the workers. A cancelled one, and one that was the client's fault, says
+        nothing.
+        """
+        end, job, now = attempt.end, attempt.job, self._clock.monotonic()
+        assert end is not None
+        if end.outcome == "finished":
+            self.overload.breakers.succeeded(attempt.pool, job.tenant, now)
+        elif end.error == ENGINE_ERROR:
+            self.overload.breakers.failed(attempt.pool, job.tenant, now)
+            self.overload.retries.failed(job.tenant, now)
+            if attempt.error is not None:
+                attempt.error.retry = self.overload.retries.allows(job.tenant, now)
+
+    def _on_gateway_beat(self, subject: str, data: bytes) -> None:
+        now = self._clock.monotonic()
+        if subject == subjects.gateway_beat_subject(self.gateway_id):
+            self.fleet.silence.own_beat(now)
+            return
+        with contextlib.suppress(msgspec.DecodeError):
+            self.overload.queues.heard(wire.decode(data, wire.GatewayBeat), now)
+
     def _on_worker_beat(self, _: str, data: bytes) -> None:
         with contextlib.suppress(msgspec.DecodeError):
             self.fleet.on_beat(wire.decode(data, wire.WorkerBeat), self._clock.monotonic())
-
-    def _on_own_beat(self, _: str, __: bytes) -> None:
-        self.fleet.silence.own_beat(self._clock.monotonic())
 
     # -- loops
 
@@ -234,7 +277,10 @@ class Dispatcher:
         while True:
             if self.bus.ready:  # never into the buffer of a lost connection: old beats would say nothing
                 beat = wire.GatewayBeat(
-                    gateway=self.gateway_id, incarnation=self._incarnation, connection=self.bus.connection
+                    gateway=self.gateway_id,
+                    incarnation=self._incarnation,
+                    connection=self.bus.connection,
+                    queued=self.overload.queues.rows(),
                 )
                 with contextlib.suppress(BusUnavailable):
                     await self.bus.publish(subject, wire.encode(beat))

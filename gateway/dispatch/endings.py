@@ -11,11 +11,12 @@ from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.bills import bill
 from gateway.dispatch.inbox import Inbox
 from gateway.dispatch.limits import DispatchLimits
-from gateway.errors import WorkerLost
+from gateway.dispatch.retries import RetryBudget
+from gateway.errors import GatewayError, WorkerLost
 from shared import log, subjects, wire
 from shared.bus import Bus, BusUnavailable
 from shared.clock import Clock
-from shared.jobs import JobQueue
+from shared.jobs import JobQueue, Taken
 from shared.tasks import Tasks
 from shared.usage import UsagePublisher
 
@@ -29,6 +30,7 @@ class Endings:
         queue: JobQueue,
         usage: UsagePublisher,
         inbox: Inbox,
+        retries: RetryBudget,
         tasks: Tasks,
         limits: DispatchLimits,
         clock: Clock,
@@ -38,6 +40,7 @@ class Endings:
         self._queue = queue
         self._usage = usage
         self._inbox = inbox
+        self._retries = retries
         self._tasks = tasks
         self._limits = limits
         self._clock = clock
@@ -52,7 +55,10 @@ class Endings:
         if attempt.over.is_set():
             return
         self._log.warning("attempt.lost", request=attempt.request, worker=attempt.worker, tokens=sum(attempt.tokens))
-        attempt.fail(WorkerLost("The worker that was generating this answer was lost."))
+        now, tenant = self._clock.monotonic(), attempt.job.tenant
+        self._retries.failed(tenant, now)
+        retry = self._retries.allows(tenant, now)
+        attempt.fail(WorkerLost("The worker that was generating this answer was lost.", retry=retry))
         self._close(attempt, "lost")
 
     def leave(self, attempt: Attempt, reason: wire.CancelReason) -> None:
@@ -61,6 +67,23 @@ class Endings:
             return
         attempt.left = reason
         self._tasks.spawn(self._retire(attempt), f"retire {attempt.request}")
+
+    async def shed(self, attempt: Attempt, error: GatewayError) -> None:
+        """It has waited for too long: take it back from its queue. One that a worker has claimed is left to it."""
+        taken: Taken | None = None
+        with contextlib.suppress(BusUnavailable):
+            if attempt.sequence is not None:
+                taken = await self._queue.take(attempt.pool, attempt.job.tier, attempt.sequence)
+        if attempt.worker is not None or attempt.over.is_set():
+            return
+        if taken == "taken":
+            attempt.fail(error)
+            self.never_ran(attempt, "cancelled")
+        elif taken is None:
+            attempt.fail(error)
+            self.leave(attempt, "deadline")
+        elif attempt.unseen_since is None:
+            attempt.unseen_since = self._clock.monotonic()
 
     async def cancel(self, worker: str, cancels: list[wire.Cancel]) -> None:
         """At most once; whoever depends on it repeats it."""

@@ -1,15 +1,18 @@
 """The fleet as its beats show it: which workers live, which models they serve, and the models' cards.
 
-Owns the last beat of each worker and the cards by digest. Knows no request. A worker is lost while it is silent, and
-while it says that its engine hangs. Fetching a card is somebody else's work:
-`missing` names those that are wanted, `put_card` brings them. Invariant: a model is listed only while a worker that
+Owns the last beat of each worker, what has come and gone since, and the cards by digest. Knows no request. A worker is
+lost while it is silent, and while it says that its engine hangs. Fetching a card is somebody else's work: `missing`
+names those that are wanted, `put_card` brings them. Invariant: a model is listed only while a worker that
 beats is ready to take work for it, and only once its card is here.
 """
 
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import msgspec
 
+from gateway.dispatch.forecast import Member
+from gateway.dispatch.queues import NOTHING, Work, work_of
 from shared import wire
 from shared.silence import Silence
 
@@ -26,6 +29,25 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     pool: str  # where its queues are
 
 
+@dataclass(slots=True)
+class _SinceBeat:
+    """What this gateway knows of a worker that its last beat cannot: what has come, less what has gone."""
+
+    work: Work = NOTHING
+    _new: set[str] = field(default_factory=set[str])
+
+    def accept(self, job: wire.Job) -> None:
+        self.work += work_of(job)
+        self._new.add(job.request)
+
+    def end(self, job: wire.Job) -> None:
+        work = work_of(job)
+        if job.request not in self._new:
+            work = Work(work.requests, work.sequences)  # the beat knew it, and its prompt was computed long ago
+        self._new.discard(job.request)
+        self.work -= work
+
+
 class FleetView:
     """Fed with beats; asked by admission, `/v1/models` and readiness."""
 
@@ -34,6 +56,7 @@ class FleetView:
         self._beats: dict[str, wire.WorkerBeat] = {}
         self._lost: set[str] = set()
         self._cards: dict[str, wire.ModelCard] = {}
+        self._since: dict[str, _SinceBeat] = {}
 
     # -- questions
 
@@ -61,12 +84,24 @@ class FleetView:
         """The last beat of every worker that is not lost."""
         return [beat for worker, beat in self._beats.items() if worker not in self._lost]
 
+    def members(self, digest: str, pool: str) -> list[Member]:
+        """The workers that take jobs of this card from this pool's queues; none if one of them says nothing of its
+        load: then nothing can be said of the pool.
+        """
+        beats = [beat for beat in self._ready() if beat.card == digest and beat.pool == pool]
+        found = [Member(beat.load, self._since[beat.worker].work) for beat in beats if beat.load is not None]
+        return found if len(found) == len(beats) else []
+
     def states(self) -> dict[str, int]:
         """How many workers are in which state."""
         counts: dict[str, int] = dict.fromkeys(get_args(WorkerState), 0)
-        for beat in self._beats.values():
-            counts[self._state(beat)] += 1
+        for _, state in self.known():
+            counts[state] += 1
         return counts
+
+    def known(self) -> list[tuple[wire.WorkerBeat, WorkerState]]:
+        """The last beat of every worker that is remembered, and its state, by name."""
+        return [(beat, self._state(beat)) for _, beat in sorted(self._beats.items())]
 
     def serves(self, digest: str) -> bool:
         """Whether a living worker has this card, and may come to serve it if it does not yet."""
@@ -81,8 +116,19 @@ class FleetView:
     def on_beat(self, beat: wire.WorkerBeat, now: float) -> None:
         self.silence.heard(beat.worker, now)
         self._beats[beat.worker] = beat
+        self._since[beat.worker] = _SinceBeat()
         if beat.healthy:
             self._lost.discard(beat.worker)
+
+    def accepted(self, worker: str, job: wire.Job) -> None:
+        """The worker has taken this on. Its next beat will know."""
+        if since := self._since.get(worker):
+            since.accept(job)
+
+    def ended(self, worker: str, job: wire.Job) -> None:
+        """The worker is done with it."""
+        if since := self._since.get(worker):
+            since.end(job)
 
     def put_card(self, digest: str, card: wire.ModelCard) -> None:
         self._cards[digest] = card
@@ -115,6 +161,7 @@ class FleetView:
         self.silence.forget(worker)
         self._beats.pop(worker, None)
         self._lost.discard(worker)
+        self._since.pop(worker, None)
         used = {beat.card for beat in self._beats.values()}
         for digest in self._cards.keys() - used:
             del self._cards[digest]

@@ -10,6 +10,7 @@ class DispatchLimits(msgspec.Struct, frozen=True, kw_only=True):
     nats_outage_s: float = 10.0  # a running stream waits this long for NATS, then an error event
     repeat_s: float = 2.0  # after a reconnect workers have this long to repeat what did not arrive
     unseen_s: float = 2.0  # a job that left its queue and that no worker shows in this time is lost
+    shed_early_s: float = 0.05  # a job is taken back from its queue so long before its deadline: its refusal is in time
     no_worker_s: float = 5.0  # a queued job waits this long for any worker of its model, then 503
     cancel_repeat_s: float = 1.0  # cancels are at-most-once: repeated until the attempt has ended
     leave_wait_s: float = 1.0  # how long leaving a stream early waits for the worker's counts

@@ -6,6 +6,7 @@ Owns the two loops that look, and no state of its own. What it concludes, `Endin
 import asyncio
 
 from gateway.dispatch.attempt import Attempt
+from gateway.dispatch.breaker import Breakers
 from gateway.dispatch.endings import Endings
 from gateway.dispatch.fleet import FleetView
 from gateway.dispatch.inbox import Inbox
@@ -27,6 +28,7 @@ class Reconciler:
         inbox: Inbox,
         fleet: FleetView,
         endings: Endings,
+        breakers: Breakers,
         publication: Publication,
         limits: DispatchLimits,
         clock: Clock,
@@ -36,6 +38,7 @@ class Reconciler:
         self._inbox = inbox
         self._fleet = fleet
         self._endings = endings
+        self._breakers = breakers
         self._publication = publication
         self._limits = limits
         self._clock = clock
@@ -53,7 +56,10 @@ class Reconciler:
             await asyncio.sleep(self._limits.beat_s)
             now = self._clock.monotonic()
             for worker in self._fleet.newly_lost(now):
-                self._log.warning("worker.lost", worker=worker, attempts=len(self._inbox.of_worker(worker)))
+                held = self._inbox.of_worker(worker)
+                self._log.warning("worker.lost", worker=worker, attempts=len(held))
+                if held:
+                    self._breakers.lost(held[0].pool, now)
                 self._lose_all(worker)
                 self._doubts.set()  # it may have claimed jobs that it never accepted
             for worker in self._fleet.hanging():

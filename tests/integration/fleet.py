@@ -13,6 +13,7 @@ import nats
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.limits import DispatchLimits
 from gateway.dispatch.stream import RequestStream
+from gateway.dispatch.terms import Terms
 from shared import ids, subjects, wire
 from shared.bus import BusUnavailable
 from shared.clock import Clock
@@ -191,8 +192,10 @@ def job(
     )
 
 
-def opened(dispatcher: Dispatcher, wanted: wire.Job, *, wait_s: float = 5.0, run_s: float = 60.0):
-    return dispatcher.open(wanted, pool="default", wait_s=wait_s, run_s=run_s)
+def opened(
+    dispatcher: Dispatcher, wanted: wire.Job, *, wait_s: float = 5.0, run_s: float = 60.0, **terms: float | None
+):
+    return dispatcher.open(wanted, pool="default", terms=Terms(wait_s=wait_s, **terms), run_s=run_s)
 
 
 async def read(stream: RequestStream) -> list[wire.Chunk]:

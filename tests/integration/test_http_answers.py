@@ -8,8 +8,10 @@ import openai
 import pytest
 
 from gateway.admission.limiter import BucketState, Decision
+from gateway.errors import DeadlineExceeded, GatewayError, QueueFull, Unavailable, WorkerLost
 from shared import wire
 from tests.scripted_gateway import (
+    AUTH,
     CONTEXT,
     KEY,
     MODEL,
@@ -316,3 +318,66 @@ async def test_counts(gateway: ScriptedGateway) -> None:
     assert "forebay_itl_seconds_count 2.0" in text
     assert "forebay_streams_open 0.0" in text
     assert "forebay_requests_open 0.0" in text
+
+
+async def test_a_client_shortens_its_own_wait_by_its_timeout(gateway: ScriptedGateway) -> None:
+    hasty = openai.AsyncOpenAI(base_url=gateway.base + "/v1", api_key=KEY, timeout=20, max_retries=0)
+    async with hasty as client:
+        await client.chat.completions.create(**ASK)
+    assert 19_000 < gateway.jobs[-1].wait_ms <= 20_000
+    [terms] = gateway.dispatcher.terms
+    assert terms.client_s is not None
+    assert 19 < terms.client_s <= 20
+    assert not terms.retry
+
+
+async def test_what_a_client_says_of_its_patience_is_hearsay(gateway: ScriptedGateway) -> None:
+    for said in ("", "nan", "-5", "1e400", "soon", "9" * 5_000):
+        headers = {**AUTH, "x-stainless-read-timeout": said, "x-stainless-retry-count": said}
+        assert (await gateway.post(CHAT, ASK, headers)).status == 200
+    assert {job.wait_ms for job in gateway.jobs} == {60_000}
+    assert {(terms.client_s, terms.retry) for terms in gateway.dispatcher.terms} == {(None, False)}
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "retry", "after"),
+    [
+        (QueueFull("x", retry_after_ms=1_250), 429, "true", ("2", "1250")),
+        (QueueFull("x", retry_after_ms=900, retry=False), 429, "false", ("1", "900")),
+        (Unavailable("x", retry_after_ms=250), 503, "true", ("1", "250")),
+        (DeadlineExceeded("x", retry_after_ms=61_000), 504, "true", ("61", "61000")),
+        (WorkerLost("x", retry=True), 502, "true", None),
+        (WorkerLost("x", retry=False), 502, "false", None),
+    ],
+)
+async def test_each_refusal_says_whether_and_when_to_come_back(
+    gateway: ScriptedGateway, error: GatewayError, status: int, retry: str, after: tuple[str, str] | None
+) -> None:
+    gateway.dispatcher.refuse = error
+    answer = await gateway.post(CHAT, ASK)
+    assert (answer.status, answer.error["code"]) == (status, error.code)
+    assert answer.headers["x-should-retry"] == retry
+    told = answer.headers.get("retry-after"), answer.headers.get("retry-after-ms")
+    assert told == (after or (None, None))
+    assert [used for _, used in gateway.limiter.settled] == [0], "not refunded once"
+
+
+@pytest.mark.parametrize(
+    ("error", "tries"),
+    [
+        (WorkerLost("x", retry=False), [False]),
+        (QueueFull("x", retry_after_ms=1, retry=False), [False]),
+        (QueueFull("x", retry_after_ms=1), [False, True, True]),
+        (Unavailable("x", retry_after_ms=1), [False, True, True]),
+    ],
+)
+async def test_the_official_client_does_as_it_is_told(
+    gateway: ScriptedGateway, error: GatewayError, tries: list[bool]
+) -> None:
+    gateway.dispatcher.refuse = error
+    async with openai.AsyncOpenAI(base_url=gateway.base + "/v1", api_key=KEY, max_retries=2) as client:
+        with pytest.raises(openai.APIStatusError):
+            await client.chat.completions.create(**ASK)
+    assert [terms.retry for terms in gateway.dispatcher.terms] == tries
+    [counted] = gateway.services.metrics.client_retries.collect()
+    assert sum(sample.value for sample in counted.samples if sample.name.endswith("_total")) == sum(tries)

@@ -277,3 +277,24 @@ async def test_a_principal_of_another_tenant_never_leaks(database: AsyncEngine, 
     assert [principal.tenant for principal in found] == expected
     assert len({principal.tenant_id for principal in found}) == len(set(expected))
     assert all(isinstance(principal.key_id, uuid.UUID) for principal in found)
+
+
+async def test_a_tiers_bounds_come_with_the_key_and_a_change_is_obeyed(
+    database: AsyncEngine, principals: Principals, sql: asyncpg.Connection
+) -> None:
+    """Null is no bound and 0 lets nothing wait; what another tier is given changes nothing here."""
+    key = await make_key(database)
+    bounds = (await principals.resolve(header(key))).tier_bounds
+    assert (bounds.wait_ms_max, bounds.first_token_ms_max) == (60_000, 60_000)
+    assert (bounds.queued_requests_max, bounds.queued_tokens_max) == (None, None)
+    await sql.execute("UPDATE tiers SET wait_ms_max = 1 WHERE id = 2")
+    await sql.execute(
+        "UPDATE tiers SET wait_ms_max = 5000, first_token_ms_max = NULL, queued_requests_max = 0 WHERE id = 1"
+    )
+
+    async def obeyed() -> bool:
+        return (await principals.resolve(header(key))).tier_bounds.wait_ms_max == 5_000
+
+    await until(obeyed)
+    bounds = (await principals.resolve(header(key))).tier_bounds
+    assert (bounds.first_token_ms_max, bounds.queued_requests_max, bounds.queued_tokens_max) == (None, 0, None)

@@ -85,6 +85,10 @@ class Service:
         self._tiers: dict[int, _Tier] = {}
         self._lock = threading.Lock()
 
+    @property
+    def floor_share(self) -> float:
+        return self._floor_share
+
     def arrived(self, tier: int, tenant: str, place: Place = "engine") -> None:
         """The tenant has work at `place`. Says nothing new when it had."""
         with self._lock:

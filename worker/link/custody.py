@@ -21,6 +21,7 @@ from worker.link.engine_thread import EngineThread, Report
 from worker.link.held import NOTHING, Ending, Failure, HeldAttempt, Holdings, key_of
 from worker.link.limits import LinkLimits
 from worker.link.outbox import Outbox
+from worker.link.pace import Pace
 from worker.link.room import Room
 
 Ts = TypeVarTuple("Ts")
@@ -38,6 +39,7 @@ class Custody:
         worker: str,
         engine: Engine,
         room: Room,
+        pace: Pace,
         outbox: Outbox,
         usage: UsagePublisher,
         tasks: Tasks,
@@ -60,6 +62,7 @@ class Custody:
         self.holdings = Holdings()
         self.stats: EngineStats = engine.stats()
         self.thread = EngineThread(engine, self.on_report, reports_max=limits.reports_max)
+        self.pace = pace
         self.wasted_tokens_total = 0
         self.on_step: Callable[[float], None] = lambda _: None
         self.on_bill: Callable[[wire.UsageEvent], None] = lambda _: None
@@ -133,6 +136,7 @@ class Custody:
             self._guarded(key, self._end, Ending("cancelled", totals))
         if report.step is not None:
             self.on_step(report.step_s)
+            self.pace.stepped(report.step_s, tokens=report.step.tokens, sampled=len(report.step.chunks))
             self._on_step(report.step, now)
         self._room_changed()
 
@@ -142,6 +146,9 @@ class Custody:
         for chunk in step.chunks:
             self._guarded(chunk.request, self._send_chunk, chunk, now)
         for done in step.done:
+            held = self.holdings.get(done.request)
+            if held is not None and done.error is None:
+                self.pace.finished(done.totals, sequences=held.sequences)
             outcome: wire.Outcome = "finished" if done.error is None else "error"
             self._guarded(done.request, self._end, Ending(outcome, done.totals, done.error, done.message))
 

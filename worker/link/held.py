@@ -45,6 +45,14 @@ class HeldAttempt:
     failure: Failure | None = None  # aborted by this worker, for this reason
     ending: bool = False  # its bill is on its way, then its end is sent
 
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(len(prompt) // 4 for prompt in self.job.prompts)
+
+    @property
+    def sequences(self) -> int:
+        return len(self.job.prompts) * self.job.n
+
     def chunk(self, chunk: ChoiceChunk, now: float) -> wire.Chunk:
         """The engine's chunk as the next item of this attempt."""
         ids = wire.pack_ids(chunk.ids)
@@ -150,6 +158,10 @@ class Holdings:
         del of_gateway[held.key]
         if not of_gateway:
             del self._by_gateway[held.job.gateway]
+
+    def prompt_tokens_left(self) -> int:
+        """Of the attempts that have no token yet."""
+        return sum(held.prompt_tokens for held in self._held.values() if held.first_token_at is None)
 
     def all(self) -> list[HeldAttempt]:
         return list(self._held.values())

@@ -24,7 +24,9 @@ from worker.link.beat import Beats
 from worker.link.custody import Custody
 from worker.link.intake import Intake, Where
 from worker.link.limits import LinkLimits
+from worker.link.load import worker_load
 from worker.link.outbox import Outbox
+from worker.link.pace import Pace
 from worker.link.room import Room
 from worker.link.turns import Turns
 
@@ -55,6 +57,8 @@ class Link:
         self._incarnation = incarnation
         self._card = card
         self._tiers = tiers
+        self._config = config
+        self._floor_share = service.floor_share
         self._digest, self._card_data = cards.pack(card)
         self._log = log.get("link").bind(worker=worker)
         clock = clock or SystemClock()
@@ -71,6 +75,7 @@ class Link:
             worker=worker,
             engine=engine,
             room=room,
+            pace=Pace(max(1, min(config.tokens_per_step, config.tokens_beside_decodes) // 2)),
             outbox=self.outbox,
             usage=self.usage,
             tasks=self._tasks,
@@ -211,6 +216,13 @@ class Link:
             blocks_total=stats.blocks_total,
             step_age_ms=round(self.custody.thread.step_age_s() * 1000),
             healthy=self.healthy,
+            load=worker_load(
+                stats,
+                self._config,
+                self.custody.pace,
+                prompt_tokens_left=self.custody.holdings.prompt_tokens_left(),
+                floor_share=self._floor_share,
+            ),
         )
 
 

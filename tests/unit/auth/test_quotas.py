@@ -4,7 +4,7 @@ import msgspec
 
 from gateway.admission.limiter import BucketLimit
 from gateway.auth import quotas
-from gateway.db.queries import Quota, StoredKey
+from gateway.db.queries import Quota, StoredKey, TierBounds
 
 KEY = StoredKey(
     key_id=uuid.uuid4(),
@@ -20,6 +20,7 @@ KEY = StoredKey(
     plan_id=uuid.uuid4(),
     plan="standard",
     tier=1,
+    tier_bounds=TierBounds(),
     plan_quotas=(),
     tenant_quotas=(),
     key_quotas=(),

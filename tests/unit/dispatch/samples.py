@@ -79,6 +79,7 @@ def beat(
     ready: bool = True,
     draining: bool = False,
     healthy: bool = True,
+    load: wire.WorkerLoad | None = None,
 ) -> wire.WorkerBeat:
     return wire.WorkerBeat(
         worker=worker,
@@ -94,4 +95,5 @@ def beat(
         blocks_total=1,
         step_age_ms=0,
         healthy=healthy,
+        load=load,
     )

@@ -1,0 +1,118 @@
+"""When a pool is left alone for a while, because what is sent there fails.
+
+Pure: outcomes and the time go in, "not now" comes out. Only faults of workers are failures: never a refusal, a full
+queue or a client that left. Invariant: while anything is refused, a probe is let through now and then, and three of
+them in a row that succeed end it.
+
+One tenant's requests may fail by its own doing. So each tenant has a circuit of its own in a pool, and what fails while
+that is open says nothing of the pool: no tenant alone can close a pool to the others.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+HALF_LIFE_S: Final = 10.0  # of an outcome's weight
+SHARE: Final = 0.5  # of the weight of all outcomes that failures must have
+TENANT_FAILURES_MIN: Final = 5.0
+POOL_FAILURES_MIN: Final = 10.0
+LOST_WORKER: Final = 5.0  # failures that a lost worker counts for, however many requests it had
+OPEN_S: Final = 1.0  # the first time; twice as long each time that a probe fails
+OPEN_S_MAX: Final = 30.0
+PROBE_S: Final = 0.5  # between two probes
+PROBES: Final = 3  # that succeed close it
+TENANTS_MAX: Final = 10_000  # with failures of late; beyond it the oldest is forgotten
+
+
+@dataclass(slots=True)
+class Circuit:
+    """Closed until failures have weight enough, then open, then half open: probes alone pass."""
+
+    failures_min: float
+    _failed: float = 0.0
+    _total: float = 0.0
+    _counted_at: float = 0.0
+    _open_until: float | None = None  # None: closed
+    _open_s: float = OPEN_S
+    _probe_at: float = 0.0  # the next one
+    _succeeded: int = 0  # probes, since it is half open
+
+    @property
+    def closed(self) -> bool:
+        return self._open_until is None
+
+    def refused_s(self, now: float) -> float:
+        """How long nothing more passes; 0 for a request that may pass now, which may be a probe."""
+        if self._open_until is None:
+            return 0.0
+        wait_s = max(self._open_until, self._probe_at) - now
+        if wait_s > 0:
+            return wait_s
+        self._probe_at = now + PROBE_S
+        return 0.0
+
+    def succeeded(self, now: float) -> None:
+        if self._open_until is None:
+            self._count(0.0, 1.0, now)
+        elif now >= self._open_until:
+            self._succeeded += 1
+            if self._succeeded >= PROBES:
+                self._open_until, self._open_s = None, OPEN_S
+                self._failed = self._total = 0.0
+
+    def failed(self, now: float, weight: float = 1.0) -> None:
+        if self._open_until is None:
+            self._count(weight, weight, now)
+            if self._failed >= self.failures_min and self._failed >= SHARE * self._total:
+                self._open(now)
+        elif now >= self._open_until:
+            self._open_s = min(2 * self._open_s, OPEN_S_MAX)
+            self._open(now)
+
+    def _open(self, now: float) -> None:
+        self._open_until = now + self._open_s
+        self._succeeded = 0
+
+    def _count(self, failed: float, total: float, now: float) -> None:
+        kept = 0.5 ** (max(0.0, now - self._counted_at) / HALF_LIFE_S)
+        self._failed = self._failed * kept + failed
+        self._total = self._total * kept + total
+        self._counted_at = now
+
+
+@dataclass(slots=True)
+class Breakers:
+    """The circuits of all pools, and of the tenants whose requests failed in them."""
+
+    _pools: dict[str, Circuit] = field(default_factory=dict[str, Circuit])
+    _tenants: dict[tuple[str, str], Circuit] = field(default_factory=dict[tuple[str, str], Circuit])
+
+    def refused_s(self, pool: str, tenant: str, now: float) -> float:
+        """How long the tenant's requests to the pool are refused; 0 for one that may pass now."""
+        own = self._tenants.get((pool, tenant))
+        wait_s = 0.0 if own is None else own.refused_s(now)
+        return wait_s or self._pool(pool).refused_s(now)
+
+    def succeeded(self, pool: str, tenant: str, now: float) -> None:
+        self._pool(pool).succeeded(now)
+        if own := self._tenants.get((pool, tenant)):
+            own.succeeded(now)
+
+    def failed(self, pool: str, tenant: str, now: float) -> None:
+        """A worker could not compute a request."""
+        own = self._tenants.pop((pool, tenant), None) or Circuit(TENANT_FAILURES_MIN)
+        self._tenants[pool, tenant] = own
+        if len(self._tenants) > TENANTS_MAX:
+            del self._tenants[next(iter(self._tenants))]
+        if own.closed:
+            self._pool(pool).failed(now)
+        own.failed(now)
+
+    def lost(self, pool: str, now: float) -> None:
+        """A worker is gone, with all that it had."""
+        self._pool(pool).failed(now, LOST_WORKER)
+
+    def open_pools(self) -> list[str]:
+        return [pool for pool, circuit in self._pools.items() if not circuit.closed]
+
+    def _pool(self, pool: str) -> Circuit:
+        return self._pools.setdefault(pool, Circuit(POOL_FAILURES_MIN))

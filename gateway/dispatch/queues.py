@@ -1,0 +1,129 @@
+"""What waits for workers, by pool, tier and tenant: what this gateway has published, exactly, and what others say.
+
+Owns the counts. Pure; times come in. Invariant: a request counts from the moment in which it is let in until a worker
+has accepted it or it has left, so that requests that arrive together see each other.
+"""
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from shared import wire
+
+ROWS_MAX: Final = 200  # of a beat
+SAID_S: Final = 1.5  # what another gateway has said counts so long
+
+Queue = tuple[str, int]  # pool, tier
+
+
+@dataclass(slots=True, frozen=True)
+class Work:
+    """Requests, the sequences in them, and the tokens of their prompts."""
+
+    requests: float = 0
+    sequences: float = 0
+    tokens: float = 0
+
+    def __add__(self, other: "Work") -> "Work":
+        return Work(self.requests + other.requests, self.sequences + other.sequences, self.tokens + other.tokens)
+
+    def __sub__(self, other: "Work") -> "Work":
+        return Work(self.requests - other.requests, self.sequences - other.sequences, self.tokens - other.tokens)
+
+    def first(self, sequences: float) -> "Work":
+        """The part of it that has so many sequences, if they are alike."""
+        if sequences >= self.sequences:
+            return self
+        share = sequences / self.sequences
+        return Work(self.requests * share, sequences, self.tokens * share)
+
+
+NOTHING: Final = Work()
+
+
+def work_of(job: wire.Job) -> Work:
+    return Work(1, len(job.prompts) * job.n, sum(len(prompt) // 4 for prompt in job.prompts))
+
+
+@dataclass(slots=True)
+class _Said:
+    at: float
+    rows: tuple[wire.QueuedWork, ...]
+
+
+class Queues:
+    def __init__(self) -> None:
+        self._own: dict[Queue, dict[str, Work]] = {}
+        self._said: dict[str, _Said] = {}
+
+    @contextmanager
+    def holding(self, job: wire.Job, pool: str) -> Generator[None]:
+        """While inside, the job waits."""
+        tenants = self._own.setdefault((pool, job.tier), {})
+        tenants[job.tenant] = tenants.get(job.tenant, NOTHING) + work_of(job)
+        try:
+            yield
+        finally:
+            tenants[job.tenant] -= work_of(job)
+            if not tenants[job.tenant].requests:
+                del tenants[job.tenant]
+
+    def heard(self, beat: wire.GatewayBeat, now: float) -> None:
+        """What another gateway says of its own queues."""
+        if beat.queued:
+            self._said[beat.gateway] = _Said(now, beat.queued)
+        else:
+            self._said.pop(beat.gateway, None)
+        for gateway in [gateway for gateway, said in self._said.items() if now - said.at > SAID_S]:
+            del self._said[gateway]
+
+    def rows(self) -> tuple[wire.QueuedWork, ...]:
+        """For our own beat, the largest first."""
+        rows = [
+            wire.QueuedWork(
+                pool=pool,
+                tier=tier,
+                tenant=tenant,
+                requests=int(work.requests),
+                sequences=int(work.sequences),
+                tokens=int(work.tokens),
+            )
+            for (pool, tier), tenants in self._own.items()
+            for tenant, work in tenants.items()
+        ]
+        return tuple(sorted(rows, key=lambda row: -row.tokens)[:ROWS_MAX])
+
+    def waiting(self, pool: str, tier: int, now: float) -> dict[str, Work]:
+        """By tenant, over all gateways."""
+        tenants = dict(self._own.get((pool, tier), {}))
+        for row in self._others(now):
+            if (row.pool, row.tier) == (pool, tier):
+                work = Work(row.requests, row.sequences, row.tokens)
+                tenants[row.tenant] = tenants.get(row.tenant, NOTHING) + work
+        return tenants
+
+    def known(self, now: float) -> list[Queue]:
+        """Those in which something waits."""
+        own = {queue for queue, tenants in self._own.items() if tenants}
+        return sorted(own | {(row.pool, row.tier) for row in self._others(now)})
+
+    def total(self, pool: str, tier: int, now: float) -> Work:
+        return sum(self.waiting(pool, tier, now).values(), NOTHING)
+
+    def ahead(self, job: wire.Job, pool: str, now: float, *, alone: bool = False) -> Work:
+        """What is served before a new job: all of more urgent tiers; what its tenant has waiting (left out if `alone`);
+        and of every other tenant of its tier as much as of its own, since they take turns.
+        """
+        more_urgent = [tier for queue_pool, tier in self.known(now) if queue_pool == pool and tier < job.tier]
+        work = sum((self.total(pool, tier, now) for tier in more_urgent), NOTHING)
+        peers = self.waiting(pool, job.tier, now)
+        own = peers.pop(job.tenant, NOTHING)
+        own = NOTHING if alone else own
+        turns = own.sequences + work_of(job).sequences
+        return sum((peer.first(turns) for peer in peers.values()), work + own)
+
+    def _others(self, now: float) -> Iterator[wire.QueuedWork]:
+        for said in self._said.values():
+            if now - said.at <= SAID_S:
+                yield from said.rows

@@ -1,0 +1,27 @@
+"""On what terms a request waits: what its tier grants, what its client can use, and whether it has come before.
+
+Pure values. The client's part is a claim that nobody can check: it may only make a request wait for a shorter time.
+"""
+
+import msgspec
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds from now; None is no bound."""
+
+    wait_s: float  # until a worker must have started it
+    added_s: float | None = None  # that load may add before the first token
+    client_s: float | None = None  # until the client will have given up
+    queued_requests_max: int | None = None  # waiting in this tier's queue of the pool, all tenants together
+    queued_tokens_max: int | None = None
+    retry: bool = False  # the client says that it has sent this before
+
+    @property
+    def patience_s(self) -> float:
+        """Until it is of no use any more that a worker starts it."""
+        return self.wait_s if self.client_s is None else min(self.wait_s, self.client_s)
+
+    def after(self, seconds: float) -> "Terms":
+        """What is left of these terms so much later. Never negative."""
+        client_s = None if self.client_s is None else max(0.0, self.client_s - seconds)
+        return msgspec.structs.replace(self, wait_s=max(0.0, self.wait_s - seconds), client_s=client_s)

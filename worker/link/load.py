@@ -1,0 +1,28 @@
+"""What a beat says of this worker's load. Pure: from the engine's last report and the measured pace."""
+
+from shared import wire
+from worker.engine.config import EngineConfig
+from worker.engine.results import EngineStats
+from worker.link.pace import Pace
+
+
+def worker_load(
+    stats: EngineStats, config: EngineConfig, pace: Pace, *, prompt_tokens_left: int, floor_share: float
+) -> wire.WorkerLoad:
+    held = sum(load.held_blocks for load in stats.tiers.values())  # of choices that start with the prompt they share
+    spare = int(stats.blocks_total * config.watermark) + held
+    return wire.WorkerLoad(
+        places=config.sequences_max,
+        tokens_free=max(0, stats.blocks_free - spare) * config.block_size,
+        tokens_held=(stats.blocks_total - stats.blocks_free) * config.block_size,
+        prompt_tokens_left=prompt_tokens_left,
+        prompt_tokens_per_s=pace.prompt_tokens_per_s,
+        step_s=pace.step_s,
+        output_tokens_mean=pace.output_tokens_mean,
+        cached_share=pace.cached_share,
+        floor_share=floor_share,
+        tiers=tuple(
+            wire.TierWork(tier=tier, running=load.running + load.held, waiting=load.waiting)
+            for tier, load in sorted(stats.tiers.items())
+        ),
+    )

@@ -1,0 +1,75 @@
+"""How fast this worker is: measured from its steps and from what has finished, old experience fading.
+
+Pure arithmetic; time is what the steps took, so that an idle hour changes nothing. Invariant: a number that has never
+been measured is 0, and whoever reads it takes that for unknown.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+from worker.engine.results import RequestTotals
+
+PROMPTS_MEMORY_S: Final = 5.0  # of steps with prompts: after as long, a third of an experience is left
+STEPS_MEMORY_S: Final = 1.0
+REQUESTS_KEPT: Final = 0.98  # of the weight of all before, at each that finishes
+
+
+@dataclass(slots=True)
+class FadingRatio:
+    """A sum over a sum. Zero while nothing was added."""
+
+    above: float = 0.0
+    below: float = 0.0
+
+    def add(self, above: float, below: float, *, kept: float) -> None:
+        self.above = self.above * kept + above
+        self.below = self.below * kept + below
+
+    @property
+    def value(self) -> float:
+        return self.above / self.below if self.below else 0.0
+
+
+@dataclass(slots=True)
+class Pace:
+    """Prompts are timed only in steps that have `prompt_tokens_min` of them: what a step costs by itself would make a
+    few tokens look slow, and who waits behind many has full steps before him.
+    """
+
+    prompt_tokens_min: int
+    _prompts: FadingRatio = field(default_factory=FadingRatio)
+    _steps: FadingRatio = field(default_factory=FadingRatio)
+    _outputs: FadingRatio = field(default_factory=FadingRatio)
+    _cached: FadingRatio = field(default_factory=FadingRatio)
+
+    @property
+    def prompt_tokens_per_s(self) -> float:
+        """In steps that prompts fill, beside whatever else they do."""
+        return self._prompts.value
+
+    @property
+    def step_s(self) -> float:
+        return self._steps.value
+
+    @property
+    def output_tokens_mean(self) -> float:
+        """Of a sequence that finished."""
+        return self._outputs.value
+
+    @property
+    def cached_share(self) -> float:
+        """Of the prompt tokens of late."""
+        return self._cached.value
+
+    def stepped(self, seconds: float, *, tokens: int, sampled: int) -> None:
+        """A step computed so many tokens and sampled so many. What was computed and led to no sample is of prompts."""
+        if tokens <= 0 or seconds <= 0:
+            return
+        self._steps.add(seconds, 1, kept=math.exp(-seconds / STEPS_MEMORY_S))
+        if tokens - sampled >= self.prompt_tokens_min:
+            self._prompts.add(tokens - sampled, seconds, kept=math.exp(-seconds / PROMPTS_MEMORY_S))
+
+    def finished(self, totals: RequestTotals, *, sequences: int) -> None:
+        self._outputs.add(totals.completion_tokens, sequences, kept=REQUESTS_KEPT)
+        self._cached.add(totals.cached_tokens, totals.prompt_tokens, kept=REQUESTS_KEPT)
