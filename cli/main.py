@@ -29,6 +29,7 @@ app.command("cli.migrate:app", name="migrate", help="Bring the database to this 
 app.command("cli.tenant:app", name="tenant", help="Create and list tenants.")
 app.command("cli.key:app", name="key", help="Create, list and revoke API keys.")
 app.command("cli.usage:app", name="usage", help="Show what was used.")
+app.command("cli.price:app", name="price", help="Set, end and list prices.")
 app.command("cli.chat:chat", help="Talk to a model in the terminal.")
 app.command("cli.doctor:doctor", help="Check what this machine offers.")
 

@@ -7,7 +7,7 @@ later change of prices or plans therefore changes no bill, and a late event is b
 import uuid
 from typing import Final
 
-import asyncpg
+from asyncpg.pool import PoolConnectionProxy
 
 from gateway.ledger import pricing
 from gateway.ledger.pricing import Price
@@ -21,10 +21,10 @@ Rating = tuple[uuid.UUID | None, int | None]
 UNPRICED: Final[Rating] = (None, None)
 
 
-async def rate(connection: asyncpg.Connection, batch: list[Row], *, timeout_s: float) -> list[Rating]:
+async def rate(connection: PoolConnectionProxy, batch: list[Row], *, timeout_s: float) -> list[Rating]:
     """One for each row, in their order."""
     models, tenants, times = zip(*((row.model_id, row.tenant_id, row.occurred_at) for row in batch), strict=True)
-    ratings = [UNPRICED] * len(batch)
+    ratings: list[Rating] = [UNPRICED] * len(batch)
     for found in await connection.fetch(_PRICES, models, tenants, times, timeout=timeout_s):
         row = batch[found["place"] - 1]
         price = Price(**{name: found[name] for name in Price.__struct_fields__})

@@ -12,6 +12,7 @@ from typing import Final
 
 import asyncpg
 import msgspec
+from asyncpg.pool import PoolConnectionProxy
 
 from gateway.ledger import rating, rows
 from gateway.ledger.rows import Row
@@ -135,7 +136,7 @@ class Writer:
         self._log.error("ledger.rejected", reason=reason, bytes=len(payload))
 
 
-async def _insert(connection: asyncpg.Connection, batch: list[Row]) -> list[Charge]:
+async def _insert(connection: PoolConnectionProxy, batch: list[Row]) -> list[Charge]:
     """Insert what is not there yet, priced, and return what was inserted."""
     ratings = await rating.rate(connection, batch, timeout_s=STATEMENT_TIMEOUT_S)
     rated = [
