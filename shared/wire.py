@@ -172,6 +172,9 @@ class WorkerBeat(Message, frozen=True):
     blocks_total: int
     step_age_ms: int  # since the engine last finished a step while it had work; 0 when idle
     healthy: bool = True  # False: its engine hangs in a step, and what it holds is lost
+    bills: int = 0  # usage events handed over since this process started, and their tokens
+    billed_prompt_tokens: int = 0
+    billed_completion_tokens: int = 0
 
 
 class GatewayBeat(Message, frozen=True):

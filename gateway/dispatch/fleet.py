@@ -61,6 +61,10 @@ class FleetView:
         """The last beat of every worker that is not lost."""
         return [beat for worker, beat in self._beats.items() if worker not in self._lost]
 
+    def last_beats(self) -> list[wire.WorkerBeat]:
+        """Of every worker, lost ones included until they are forgotten."""
+        return list(self._beats.values())
+
     def states(self) -> dict[str, int]:
         """How many workers are in which state."""
         counts: dict[str, int] = dict.fromkeys(get_args(WorkerState), 0)

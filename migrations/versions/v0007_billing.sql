@@ -161,27 +161,31 @@ CREATE TABLE billing_cursors (
 );
 INSERT INTO billing_cursors (consumer) VALUES ('rollups');
 
--- Add the lines with p_since <= xid < p_until that occurred in [p_from, p_to) to both tables.
+-- The sums by hour or day of the lines with p_since <= xid < p_until that occurred in [p_from, p_to).
+CREATE FUNCTION sum_lines(p_grain text, p_since xid8, p_until xid8, p_from timestamptz, p_to timestamptz)
+    RETURNS SETOF usage_hourly
+    LANGUAGE sql STABLE AS $$
+    SELECT date_trunc(p_grain, l.occurred_at, 'UTC'), l.tenant_id, l.api_key_id, l.model_id,
+           count(*) FILTER (WHERE l.final), count(*) FILTER (WHERE l.kind = 'usage'),
+           count(*) FILTER (WHERE l.cost_micro IS NULL),
+           sum(l.prompt_tokens)::bigint, sum(l.cached_tokens)::bigint, sum(l.completion_tokens)::bigint,
+           sum(l.recomputed_tokens)::bigint,
+           coalesce(sum(l.cost_micro) FILTER (WHERE l.kind = 'usage'), 0)::bigint,
+           count(*) FILTER (WHERE l.kind = 'adjustment'),
+           coalesce(sum(l.cost_micro) FILTER (WHERE l.kind = 'adjustment'), 0)::bigint
+    FROM usage_lines l
+    WHERE l.xid >= p_since AND l.xid < p_until AND l.occurred_at >= p_from AND l.occurred_at < p_to
+    GROUP BY 1, 2, 3, 4
+$$;
+
 CREATE FUNCTION add_to_rollups(p_since xid8, p_until xid8, p_from timestamptz, p_to timestamptz) RETURNS void
-    LANGUAGE plpgsql SET search_path = pg_catalog, public SET timezone = 'UTC' AS $$
+    LANGUAGE plpgsql SET search_path = pg_catalog, public AS $$
 DECLARE
-    grain text;
-    name  text;
+    rollup record;
 BEGIN
-    FOREACH grain IN ARRAY ARRAY['hour', 'day'] LOOP
-        name := CASE grain WHEN 'hour' THEN 'usage_hourly' ELSE 'usage_daily' END;
+    FOR rollup IN SELECT * FROM (VALUES ('usage_hourly', 'hour'), ('usage_daily', 'day')) AS r (name, grain) LOOP
         EXECUTE format($sql$
-            INSERT INTO public.%1$I AS r
-            SELECT date_trunc(%2$L, l.occurred_at), l.tenant_id, l.api_key_id, l.model_id,
-                   count(*) FILTER (WHERE l.final), count(*) FILTER (WHERE l.kind = 'usage'),
-                   count(*) FILTER (WHERE l.cost_micro IS NULL),
-                   sum(l.prompt_tokens), sum(l.cached_tokens), sum(l.completion_tokens), sum(l.recomputed_tokens),
-                   coalesce(sum(l.cost_micro) FILTER (WHERE l.kind = 'usage'), 0),
-                   count(*) FILTER (WHERE l.kind = 'adjustment'),
-                   coalesce(sum(l.cost_micro) FILTER (WHERE l.kind = 'adjustment'), 0)
-            FROM public.usage_lines l
-            WHERE l.xid >= $1 AND l.xid < $2 AND l.occurred_at >= $3 AND l.occurred_at < $4
-            GROUP BY 1, 2, 3, 4
+            INSERT INTO public.%1$I AS r SELECT * FROM sum_lines(%2$L, $1, $2, $3, $4)
             ON CONFLICT (%2$I, tenant_id, api_key_id, model_id) DO UPDATE SET
                 requests = r.requests + excluded.requests,
                 events = r.events + excluded.events,
@@ -193,7 +197,7 @@ BEGIN
                 cost_micro = r.cost_micro + excluded.cost_micro,
                 adjustments = r.adjustments + excluded.adjustments,
                 adjusted_micro = r.adjusted_micro + excluded.adjusted_micro
-            $sql$, name, grain) USING p_since, p_until, p_from, p_to;
+            $sql$, rollup.name, rollup.grain) USING p_since, p_until, p_from, p_to;
     END LOOP;
 END $$;
 
@@ -233,6 +237,27 @@ BEGIN
     PERFORM add_to_rollups('0', until, p_from, p_to);
 END $$;
 
+-- Rows of the rollups of whole days that are not what they should be, and those that should be and are not.
+CREATE FUNCTION rollup_drift(p_from date, p_to date) RETURNS SETOF usage_hourly
+    LANGUAGE plpgsql STABLE SET search_path = pg_catalog, public SET timezone = 'UTC' AS $$
+DECLARE
+    until xid8;
+BEGIN
+    SELECT c.xid INTO until FROM billing_cursors c WHERE c.consumer = 'rollups';
+    RETURN QUERY (
+        (SELECT * FROM usage_hourly WHERE hour >= p_from AND hour < p_to
+         EXCEPT SELECT * FROM sum_lines('hour', '0', until, p_from, p_to))
+        UNION ALL
+        (SELECT * FROM sum_lines('hour', '0', until, p_from, p_to)
+         EXCEPT SELECT * FROM usage_hourly WHERE hour >= p_from AND hour < p_to)
+        UNION ALL
+        (SELECT * FROM usage_daily WHERE day >= p_from AND day < p_to
+         EXCEPT SELECT * FROM sum_lines('day', '0', until, p_from, p_to))
+        UNION ALL
+        (SELECT * FROM sum_lines('day', '0', until, p_from, p_to)
+         EXCEPT SELECT * FROM usage_daily WHERE day >= p_from AND day < p_to));
+END $$;
+
 -- Every event that NATS had acknowledged before `complete_until` is booked (or set aside in usage_rejected). One row,
 -- written by ledgers; it never goes back.
 CREATE TABLE usage_completeness (
@@ -250,7 +275,8 @@ CREATE TABLE worker_counters (
     bills             bigint NOT NULL,
     prompt_tokens     bigint NOT NULL,
     completion_tokens bigint NOT NULL,
-    observed_at       timestamptz NOT NULL
+    observed_at       timestamptz NOT NULL,
+    first_observed_at timestamptz NOT NULL DEFAULT now()
 );
 
 -- What was handed out: the lines that occurred before `period_to`, written below `until_xid`, and occurred at or after

@@ -147,6 +147,7 @@ class Link:
             self.custody.abort_all()
             await self.custody.wait_empty(self._shutdown_wait_s)
         missing = await self.usage.drain(self.limits.usage_drain_s)
+        await self._beats.beat()  # with the last bills
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SHUTDOWN_WAIT_S):
                 await self.outbox.flush()
@@ -211,6 +212,9 @@ class Link:
             blocks_total=stats.blocks_total,
             step_age_ms=round(self.custody.thread.step_age_s() * 1000),
             healthy=self.healthy,
+            bills=self.custody.billed.bills,
+            billed_prompt_tokens=self.custody.billed.prompt_tokens,
+            billed_completion_tokens=self.custody.billed.completion_tokens,
         )
 
 
