@@ -33,6 +33,7 @@ app.command("cli.quota:app", name="quota", help="Set, list and delete quotas.")
 app.command("cli.model:app", name="model", help="List models, open and close them, and grant them.")
 app.command("cli.audit:app", name="audit", help="Show who changed what.")
 app.command("cli.usage:app", name="usage", help="Show what was used.")
+app.command("cli.price:app", name="price", help="Set, end and list prices.")
 app.command("cli.chat:chat", help="Talk to a model in the terminal.")
 app.command("cli.doctor:doctor", help="Check what this machine offers.")
 

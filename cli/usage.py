@@ -1,21 +1,44 @@
-"""`forebay usage`: what was used, from the table that bills are made of."""
+"""`forebay usage`: what was used, from the lines that bills are made of; corrections, checks and exports."""
 
 import asyncio
-from datetime import UTC, datetime
+import getpass
+import sys
+import uuid
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
 
 import cyclopts
 import msgspec
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from cli import database, table
-from gateway.db import usage
+from cli.errors import CommandError
+from gateway.db import adjustments, reconciliation, usage
+from gateway.db.reconciliation import Completeness, WorkerRow
 from gateway.db.usage import UsageRow
 
-app = cyclopts.App(name="usage", help="Show what was used.")
+app = cyclopts.App(name="usage", help="Show, export, correct and check what was used.")
+app.command("cli.usage_export:export", name="export", help="Write a period's bill to a file.")
+
+DRIFT_MAX = 1e-4  # of the tokens that a worker counted
+SETTLE = timedelta(seconds=10)  # from a worker's count to its bills' being durable in NATS, unless NATS is away
+
+T = TypeVar("T")
+
+
+def _in_transaction(work: Callable[[AsyncConnection], Coroutine[Any, Any, T]]) -> T:
+    async def run() -> T:
+        async with database.connected() as engine, engine.begin() as connection:
+            return await work(connection)
+
+    return asyncio.run(run())
 
 
 @app.command
 def show(*, tenant: str | None = None, since: datetime | None = None, json: bool = False) -> None:
-    """Requests and tokens by tenant and model.
+    """Requests, tokens and cost by tenant and model.
 
     Parameters
     ----------
@@ -38,8 +61,126 @@ def show(*, tenant: str | None = None, since: datetime | None = None, json: bool
         for row in rows:
             print(msgspec.json.encode(row).decode())
         return
-    shown_rows = table.of("tenant", "model", "requests", "prompt tokens", "cached", "output tokens")
+    shown_rows = table.of(
+        "tenant", "model", "requests", "prompt tokens", "cached", "output tokens", "micro-units", "unpriced"
+    )
     for row in rows:
-        counts = (row.requests, row.prompt_tokens, row.cached_tokens, row.completion_tokens)
+        counts = (
+            row.requests,
+            row.prompt_tokens,
+            row.cached_tokens,
+            row.completion_tokens,
+            row.cost_micro,
+            row.unpriced,
+        )
         shown_rows.add_row(row.tenant, row.model, *(f"{count:,}" for count in counts))
+    table.show(shown_rows)
+
+
+@app.command
+def adjust(request: uuid.UUID, /, *, micro: int, reason: str) -> None:
+    """Correct the bill of REQUEST by a line of its own; the event stays as it is.
+
+    Parameters
+    ----------
+    request
+        The x-request-id of its answer.
+    micro
+        What is added, in micro-units; negative gives back, at most what the request has cost.
+    reason
+        For whoever reads the bill.
+    """
+    actor = f"cli:{getpass.getuser()}"
+    made = _in_transaction(
+        lambda connection: adjustments.adjust(connection, request, micro=micro, reason=reason, actor=actor)
+    )
+    print(f"adjustment {made.id} of {micro:+,} micro-units to request {request}, attempt {made.attempt}")
+
+
+@app.command
+def rebuild(*, since: datetime, until: datetime) -> None:
+    """Make the hourly and daily sums of these days anew.
+
+    Parameters
+    ----------
+    since
+        The first day (UTC).
+    until
+        The day after the last one.
+    """
+    days = {"since": since.date(), "until": until.date()}
+    _in_transaction(lambda connection: connection.execute(text("SELECT rebuild_rollups(:since, :until)"), days))
+    print(f"sums of {since:%Y-%m-%d} to {until:%Y-%m-%d} made anew")
+
+
+@app.command
+def completeness(*, json: bool = False) -> None:
+    """Until when bills are complete: every event that NATS had acknowledged before is booked.
+
+    Parameters
+    ----------
+    json
+        One JSON object.
+    """
+    seen = _in_transaction(reconciliation.completeness)
+    if seen is None:
+        raise CommandError("no ledger has looked yet")
+    if json:
+        print(msgspec.json.encode(seen).decode())
+        return
+    print(f"complete until {seen.complete_until:%Y-%m-%d %H:%M:%S} UTC; {seen.pending:,} events wait in NATS")
+    print(
+        f"{seen.rejected:,} events are set aside in usage_rejected; looked at {seen.observed_at:%Y-%m-%d %H:%M:%S} UTC"
+    )
+
+
+@app.command
+def reconcile(*, days: int = 1, json: bool = False) -> None:
+    """Compare what workers counted with what is booked, and sums with the lines they are of. Ends with 1 on drift.
+
+    Parameters
+    ----------
+    days
+        Workers that were heard within so many days, and the sums of these days.
+    json
+        One JSON object a line.
+    """
+    now = datetime.now(UTC)
+    since = now - timedelta(days=days)
+
+    async def look(connection: AsyncConnection) -> tuple[Completeness | None, list[WorkerRow], int]:
+        seen = await reconciliation.completeness(connection)
+        rows = await reconciliation.workers(connection, since=since)
+        drift = await reconciliation.rollup_drift(connection, since=since, until=now + timedelta(days=1))
+        return seen, rows, drift
+
+    seen, rows, drift = _in_transaction(look)
+    if json:
+        for row in rows:
+            print(msgspec.json.encode({**msgspec.structs.asdict(row), "missing": row.missing}).decode())
+    else:
+        _show_workers(rows)
+    alerts = [
+        f"worker {row.worker} counted {row.tokens:,} tokens and {row.missing:,} of them are not booked"
+        for row in rows
+        if row.missing > row.tokens * DRIFT_MAX and _settled(row, seen)
+    ]
+    if drift:
+        alerts.append(f"{drift} rows of the hourly and daily sums are not what they should be: forebay usage rebuild")
+    for alert in alerts:
+        print(f"ALERT: {alert}", file=sys.stderr)
+    if alerts:
+        raise CommandError("bills and counters do not agree")
+
+
+def _settled(row: WorkerRow, seen: Completeness | None) -> bool:
+    """Whether all that the worker had counted would be booked by now, if it had been durable."""
+    return seen is not None and seen.complete_until > row.observed_at + SETTLE
+
+
+def _show_workers(rows: list[WorkerRow]) -> None:
+    shown_rows = table.of("worker", "last heard", "bills", "booked", "tokens", "booked", "missing")
+    for row in rows:
+        counts = (row.bills, row.booked, row.tokens, row.booked_tokens, row.missing)
+        shown_rows.add_row(row.worker, f"{row.observed_at:%Y-%m-%d %H:%M:%S}", *(f"{count:,}" for count in counts))
     table.show(shown_rows)

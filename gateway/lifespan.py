@@ -22,6 +22,7 @@ from gateway.db import engine, migrate, pools, queries
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.errors import Unavailable
 from gateway.ledger.consumer import Ledger
+from gateway.ledger.counters import Counters
 from gateway.metrics import Metrics
 from gateway.ops import Check
 from gateway.services import Services
@@ -60,6 +61,7 @@ class Gateway:
         self._catalog = Catalog(self._register, self._threads)
         self._dispatcher = Dispatcher(settings.nats_url.reveal(), on_card=self._catalog.add, gateway_id=name)
         self._ledger = Ledger(self._dispatcher.bus, self._cold)
+        self._counters = Counters(self._cold, self._dispatcher.fleet.last_beats)
         self.services = Services(
             settings=settings,
             principals=self._principals,
@@ -71,6 +73,7 @@ class Gateway:
             metrics=Metrics(),
         )
         self.services.metrics.watch_workers(self._dispatcher.fleet.states)
+        self.services.metrics.watch_ledger(self._ledger)
 
     @asynccontextmanager
     async def storage(self) -> AsyncGenerator[None]:
@@ -91,14 +94,15 @@ class Gateway:
     async def traffic(self) -> AsyncGenerator[None]:
         """NATS: jobs and usage. The gate is open inside; leaving ends what still runs with an error of its own."""
         async with self._dispatcher:
-            ledger = asyncio.create_task(self._keep_ledger()) if self._settings.ledger else None
+            background = [asyncio.create_task(self._counters.run(), name="counters")]
+            if self._settings.ledger:
+                background.append(asyncio.create_task(self._keep_ledger(), name="ledger"))
             self.services.gate.closed = False
             try:
                 yield
             finally:
                 self.services.gate.closed = True
-                if ledger is not None:
-                    await tasks.stop([ledger])
+                await tasks.stop(background)
 
     def checks(self) -> Mapping[str, Check]:
         """What `/healthz/ready` asks."""

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from gateway.ledger.consumer import Ledger
 
 UNKNOWN_MODEL = "unknown"  # the label of requests that named no model we serve
 
@@ -41,6 +43,10 @@ class Metrics:
         """`states()` says how many workers of the fleet are in which state."""
         self.registry.register(_Workers(states))
 
+    def watch_ledger(self, ledger: Ledger) -> None:
+        """What this process's ledger has done, and until when bills are complete."""
+        self.registry.register(_Ledger(ledger))
+
     def exposition(self) -> bytes:
         """The text that Prometheus scrapes."""
         return generate_latest(self.registry)
@@ -55,3 +61,28 @@ class _Workers(Collector):
         for state, count in self._states().items():
             family.add_metric([state], count)
         yield family
+
+
+class _Ledger(Collector):
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def collect(self) -> Iterator[Metric]:
+        writer, seen = self._ledger.writer, self._ledger.books.completeness
+        events = CounterMetricFamily("forebay_usage_events", "Usage events taken by this ledger", labels=["as"])
+        for name, total in (
+            ("booked", writer.inserted_total),
+            ("repeated", writer.repeated_total),
+            ("rejected", writer.rejected_total),
+        ):
+            events.add_metric([name], total)
+        yield events
+        unpriced = "Booked usage events that no price applied to"
+        yield CounterMetricFamily("forebay_usage_events_unpriced", unpriced, value=writer.unpriced_total)
+        if seen is not None:
+            until = "Unix time before which every event that NATS acknowledged is booked"
+            yield GaugeMetricFamily(
+                "forebay_usage_complete_until_seconds", until, value=seen.complete_until.timestamp()
+            )
+            waiting = "Usage events that wait in NATS"
+            yield GaugeMetricFamily("forebay_usage_events_waiting", waiting, value=seen.pending)

@@ -53,18 +53,19 @@ class Ack(msgspec.Struct, frozen=True):
     error: ApiError | None = None
 
 
+LONG_AGO: Final = datetime.fromtimestamp(0, UTC)
+
+
 class StreamState(msgspec.Struct, frozen=True):
     messages: int = 0
     bytes: int = 0
     subjects: dict[str, int] = {}
+    first_ts: datetime = LONG_AGO  # when the oldest message was stored
 
 
 class StreamLimits(msgspec.Struct, frozen=True):
     first_seq: int = 0
     max_bytes: int = -1
-
-
-LONG_AGO: Final = datetime.fromtimestamp(0, UTC)
 
 
 class StreamInfo(msgspec.Struct, frozen=True):

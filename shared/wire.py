@@ -196,6 +196,9 @@ class WorkerBeat(Message, frozen=True):
     step_age_ms: int  # since the engine last finished a step while it had work; 0 when idle
     healthy: bool = True  # False: its engine hangs in a step, and what it holds is lost
     load: WorkerLoad | None = None
+    bills: int = 0  # usage events handed over since this process started, and their tokens
+    billed_prompt_tokens: int = 0
+    billed_completion_tokens: int = 0
 
 
 class QueuedWork(Message, frozen=True):

@@ -179,4 +179,37 @@ usage_events: Final = Table(
     Column("worker", Text, nullable=False),
     Column("gateway", Text, nullable=False),
     Column("preemptions", Integer, nullable=False),
+    Column("price_id", Uuid),
+)
+
+prices: Final = Table(
+    "prices",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("model_id", Uuid, nullable=False),
+    Column("plan_id", Uuid),
+    Column("input_upm", BigInteger, nullable=False),
+    Column("cached_input_upm", BigInteger, nullable=False),
+    Column("output_upm", BigInteger, nullable=False),
+    Column("currency", Text, nullable=False),
+    Column("valid_from", _Timestamp, nullable=False),
+    Column("valid_to", _Timestamp),
+    Column("created_at", _Timestamp, nullable=False),
+)
+
+usage_adjustments: Final = Table(
+    "usage_adjustments",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("request_id", Uuid, nullable=False),
+    Column("attempt", SmallInteger, nullable=False),
+    Column("occurred_at", _Timestamp, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("api_key_id", Uuid, nullable=False),
+    Column("model_id", Uuid, nullable=False),
+    Column("tier", SmallInteger, nullable=False),
+    Column("micro", BigInteger, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("created_at", _Timestamp, nullable=False),
 )

@@ -1,16 +1,21 @@
-"""Reports over `usage_events`."""
+"""Reports over the lines of bills: usage events and adjustments."""
 
 from datetime import datetime
 
 import msgspec
-from sqlalchemy import Text, cast, func, select
+from sqlalchemy import Text, cast, column, func, select, table
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.db.tables import models, tenants, usage_events
+from gateway.db.tables import models, tenants
+
+_COUNTS = ("prompt_tokens", "cached_tokens", "completion_tokens", "cost_micro")
+_lines = table("usage_lines", *map(column, ("occurred_at", "final", "tenant_id", "model_id", *_COUNTS)))
 
 
 class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tenant used of a model. `requests` counts bills marked final, tokens those of every attempt."""
+    """What a tenant used of a model. `requests` counts bills marked final, tokens those of every attempt. The cost is
+    in micro-units, with adjustments and without `unpriced` bills.
+    """
 
     tenant: str
     model: str
@@ -18,28 +23,29 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    cost_micro: int
+    unpriced: int
 
 
 async def totals(engine: AsyncEngine, *, tenant: str | None = None, since: datetime | None = None) -> list[UsageRow]:
     """By tenant and model, in the order of their names. A tenant or model without a row goes by its id."""
     asked = (
         select(
-            func.coalesce(tenants.c.name, cast(usage_events.c.tenant_id, Text)).label("tenant"),
-            func.coalesce(models.c.alias, cast(usage_events.c.model_id, Text)).label("model"),
-            func.count().filter(usage_events.c.final).label("requests"),
-            func.sum(usage_events.c.prompt_tokens).label("prompt_tokens"),
-            func.sum(usage_events.c.cached_tokens).label("cached_tokens"),
-            func.sum(usage_events.c.completion_tokens).label("completion_tokens"),
+            func.coalesce(tenants.c.name, cast(_lines.c.tenant_id, Text)).label("tenant"),
+            func.coalesce(models.c.alias, cast(_lines.c.model_id, Text)).label("model"),
+            func.count().filter(_lines.c.final).label("requests"),
+            *(func.coalesce(func.sum(_lines.c[name]), 0).label(name) for name in _COUNTS),
+            func.count().filter(_lines.c.cost_micro.is_(None)).label("unpriced"),
         )
-        .outerjoin(tenants, tenants.c.id == usage_events.c.tenant_id)
-        .outerjoin(models, models.c.id == usage_events.c.model_id)
+        .outerjoin(tenants, tenants.c.id == _lines.c.tenant_id)
+        .outerjoin(models, models.c.id == _lines.c.model_id)
         .group_by("tenant", "model")
         .order_by("tenant", "model")
     )
     if tenant is not None:
         asked = asked.where(tenants.c.name == tenant)
     if since is not None:
-        asked = asked.where(usage_events.c.occurred_at >= since)
+        asked = asked.where(_lines.c.occurred_at >= since)
     async with engine.connect() as connection:
         rows = (await connection.execute(asked)).all()
     return [
@@ -47,9 +53,8 @@ async def totals(engine: AsyncEngine, *, tenant: str | None = None, since: datet
             tenant=row.tenant,
             model=row.model,
             requests=row.requests,
-            prompt_tokens=int(row.prompt_tokens),  # Postgres sums bigint to numeric
-            cached_tokens=int(row.cached_tokens),
-            completion_tokens=int(row.completion_tokens),
+            unpriced=row.unpriced,
+            **{name: int(getattr(row, name)) for name in _COUNTS},  # Postgres sums bigint to numeric
         )
         for row in rows
     ]

@@ -92,6 +92,10 @@ class FleetView:
         found = [Member(beat.load, self._since[beat.worker].work) for beat in beats if beat.load is not None]
         return found if len(found) == len(beats) else []
 
+    def last_beats(self) -> list[wire.WorkerBeat]:
+        """Of every worker, lost ones included until they are forgotten."""
+        return list(self._beats.values())
+
     def states(self) -> dict[str, int]:
         """How many workers are in which state."""
         counts: dict[str, int] = dict.fromkeys(get_args(WorkerState), 0)

@@ -1,5 +1,7 @@
 """The ledger: takes usage events from JetStream and acknowledges each once it is committed in Postgres.
 
+Beside that it keeps the books that follow from them (`books.py`).
+
 Any number of ledgers share one durable consumer. Knows how events are delivered and nothing of what they say.
 Invariant: an event is acknowledged after the commit and never before, so a crash anywhere only delivers it again.
 """
@@ -16,8 +18,9 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
 from gateway.db import pools
+from gateway.ledger.books import Books
 from gateway.ledger.writer import Writer
-from shared import jobs, log, subjects
+from shared import jobs, log, subjects, tasks
 from shared.bus import Bus, BusError, translated
 
 BATCH_MAX: Final = 500
@@ -39,14 +42,19 @@ class Ledger:
         self._log = log.get("ledger")
         self._upkeep_at_s = 0.0
         self.writer = Writer(pool)
+        self.books = Books(bus, pool)
 
     async def run(self) -> None:
-        while True:
-            try:
-                await self._serve()
-            except _BUS_FAULTS as error:
-                self._log.warning("ledger.bus_away", error=repr(error))
-                await asyncio.sleep(RETRY_S)
+        books = asyncio.create_task(self.books.run(), name="books")
+        try:
+            while True:
+                try:
+                    await self._serve()
+                except _BUS_FAULTS as error:
+                    self._log.warning("ledger.bus_away", error=repr(error))
+                    await asyncio.sleep(RETRY_S)
+        finally:
+            await tasks.stop([books])
 
     async def _serve(self) -> None:
         """One subscription's life: until nothing has come for a while, or a fault. It is made anew each time, because

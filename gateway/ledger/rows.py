@@ -12,6 +12,7 @@ from shared.ids import uuid7_wall_s
 SMALLINT_MAX: Final = 2**15 - 1
 INTEGER_MAX: Final = 2**31 - 1
 BIGINT_MAX: Final = 2**63 - 1
+TOKENS_MAX: Final = 10**12  # far above any request; at the highest price its cost still is a bigint
 TEXT_CHARS_MAX: Final = 200
 
 
@@ -44,6 +45,8 @@ def parse(payload: bytes) -> Row:
     request_id = _uuid("request", event.request)
     if request_id.version != 7:
         raise ValueError("request is not a UUIDv7")
+    if event.cached_tokens > event.prompt_tokens:
+        raise ValueError("cached_tokens exceed prompt_tokens")
     return Row(
         request_id=request_id,
         attempt=_integer("attempt", event.attempt, SMALLINT_MAX),
@@ -53,10 +56,10 @@ def parse(payload: bytes) -> Row:
         api_key_id=_uuid("key", event.key),
         model_id=_uuid("model", event.model),
         tier=_integer("tier", event.tier, SMALLINT_MAX),
-        prompt_tokens=_integer("prompt_tokens", event.prompt_tokens, BIGINT_MAX),
-        cached_tokens=_integer("cached_tokens", event.cached_tokens, BIGINT_MAX),
-        completion_tokens=_integer("completion_tokens", event.completion_tokens, BIGINT_MAX),
-        recomputed_tokens=_integer("recomputed_tokens", event.recomputed_tokens, BIGINT_MAX),
+        prompt_tokens=_integer("prompt_tokens", event.prompt_tokens, TOKENS_MAX),
+        cached_tokens=_integer("cached_tokens", event.cached_tokens, TOKENS_MAX),
+        completion_tokens=_integer("completion_tokens", event.completion_tokens, TOKENS_MAX),
+        recomputed_tokens=_integer("recomputed_tokens", event.recomputed_tokens, TOKENS_MAX),
         finish=_text("finish", event.finish),
         ttft_ms=None if event.ttft_ms is None else _integer("ttft_ms", event.ttft_ms, BIGINT_MAX),
         total_ms=_integer("total_ms", event.total_ms, BIGINT_MAX),

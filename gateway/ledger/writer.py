@@ -1,16 +1,20 @@
 """Usage events into Postgres, each once, however often and by how many ledgers it is delivered.
 
-Invariant: when `write` returns, every payload is in `usage_events` (now or before) or in `usage_rejected`, committed.
+Invariants: when `write` returns, every payload is in `usage_events` (now or before) or in `usage_rejected`, committed.
+An event is priced in the transaction that inserts it, and charged for only if that really inserted it.
 """
 
 import hashlib
+import uuid
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Final
 
 import asyncpg
 import msgspec
+from asyncpg.pool import PoolConnectionProxy
 
-from gateway.ledger import rows
+from gateway.ledger import rating, rows
 from gateway.ledger.rows import Row
 from shared import log
 
@@ -36,14 +40,32 @@ _TYPES: Final = {
     "worker": "text",
     "gateway": "text",
     "preemptions": "integer",
+    "price_id": "uuid",
+    "cost_micro": "bigint",
 }
-_COLUMNS: Final = ", ".join(Row.__struct_fields__)
-_ARRAYS: Final = ", ".join(f"${place}::{_TYPES[name]}[]" for place, name in enumerate(Row.__struct_fields__, 1))
+_COLUMNS: Final = ", ".join(_TYPES)
+_ARRAYS: Final = ", ".join(f"${place}::{kind}[]" for place, kind in enumerate(_TYPES.values(), 1))
+
+
+class Charge(msgspec.Struct, frozen=True, kw_only=True):
+    """A usage event that was booked just now, and what it costs. Fields are columns that the insert returns."""
+
+    request_id: uuid.UUID
+    occurred_at: datetime
+    tenant_id: uuid.UUID
+    api_key_id: uuid.UUID
+    model_id: uuid.UUID
+    prompt_tokens: int
+    completion_tokens: int
+    cost_micro: int | None  # None: no price applied
+
+
 # Rows go in key order, so that two ledgers with the same redelivered events wait for each other and never deadlock.
 _INSERT: Final = (  # made of our own column names
     f"INSERT INTO usage_events ({_COLUMNS})"  # noqa: S608
     f" SELECT * FROM unnest({_ARRAYS}) AS event ({_COLUMNS}) ORDER BY request_id, attempt"
     " ON CONFLICT (request_id, attempt, occurred_at) DO NOTHING"
+    f" RETURNING {', '.join(Charge.__struct_fields__)}"
 )
 _CLOSE: Final = "SELECT close_reservations($1, $2)"
 _REJECT: Final = "INSERT INTO usage_rejected (digest, payload, reason) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
@@ -59,6 +81,7 @@ class Writer:
         self.inserted_total = 0
         self.repeated_total = 0
         self.rejected_total = 0
+        self.unpriced_total = 0
 
     async def write(self, payloads: Sequence[bytes]) -> None:
         """Raises what `pools.AWAY` names when Postgres cannot take them now; then nothing is known to be written."""
@@ -90,10 +113,9 @@ class Writer:
             await self._write(events[middle:])
 
     async def _transaction(self, batch: list[Row]) -> None:
-        columns = list(zip(*map(msgspec.structs.astuple, batch), strict=True))
         final = [row for row in batch if row.final]
         async with self._pool.acquire(timeout=STATEMENT_TIMEOUT_S) as connection, connection.transaction():
-            status = await connection.execute(_INSERT, *columns, timeout=STATEMENT_TIMEOUT_S)
+            charges = await _insert(connection, batch)
             if final:
                 await connection.execute(
                     _CLOSE,
@@ -101,9 +123,9 @@ class Writer:
                     [row.occurred_at for row in final],
                     timeout=STATEMENT_TIMEOUT_S,
                 )
-        inserted = int(status.rsplit(" ", 1)[1])
-        self.inserted_total += inserted
-        self.repeated_total += len(batch) - inserted
+        self.inserted_total += len(charges)
+        self.repeated_total += len(batch) - len(charges)
+        self.unpriced_total += sum(charge.cost_micro is None for charge in charges)
 
     async def _reject(self, payload: bytes, reason: str) -> None:
         async with self._pool.acquire(timeout=STATEMENT_TIMEOUT_S) as connection:
@@ -112,3 +134,13 @@ class Writer:
             )
         self.rejected_total += 1
         self._log.error("ledger.rejected", reason=reason, bytes=len(payload))
+
+
+async def _insert(connection: PoolConnectionProxy, batch: list[Row]) -> list[Charge]:
+    """Insert what is not there yet, priced, and return what was inserted."""
+    ratings = await rating.rate(connection, batch, timeout_s=STATEMENT_TIMEOUT_S)
+    rated = [
+        (*msgspec.structs.astuple(row), *price_and_cost) for row, price_and_cost in zip(batch, ratings, strict=True)
+    ]
+    inserted = await connection.fetch(_INSERT, *zip(*rated, strict=True), timeout=STATEMENT_TIMEOUT_S)
+    return [Charge(**record) for record in inserted]

@@ -167,6 +167,8 @@ async def test_the_commands_from_schema_to_usage(
         "prompt_tokens": 7,
         "cached_tokens": 0,
         "completion_tokens": 11,
+        "cost_micro": 0,
+        "unpriced": 1,
     }
     assert len((await forebay("usage", "show", "--json")).splitlines()) == 2
     assert await forebay("usage", "show", "--since", "2999-01-01", "--json") == ""

@@ -26,6 +26,7 @@ async def test_a_draining_worker_finishes_what_runs_and_claims_no_more(nats_serv
             assert stream.worker == leaving.link.worker
         await leaving.task
         assert stream.completion_tokens == 100
+        await until(lambda: counted(dispatcher, leaving.link.worker) == (1, 100))
         assert len(await usage(nats_server.url, expected=2)) == 2
 
 
@@ -57,6 +58,12 @@ async def test_a_closing_gateway_cancels_what_is_open(nats_server: services.Nats
         await until(lambda: len(worker.link.custody.holdings) == 0)
         [event] = await usage(nats_server.url, expected=1)
         assert event.finish == "cancelled"
+
+
+def counted(dispatcher, worker: str) -> tuple[int, int]:
+    """The bills and output tokens that a worker's last beat told of."""
+    [beat] = [beat for beat in dispatcher.fleet.last_beats() if beat.worker == worker]
+    return beat.bills, beat.billed_completion_tokens
 
 
 async def _ask(dispatcher, wanted) -> None:

@@ -17,6 +17,7 @@ from worker.engine.engine import Engine
 from worker.engine.errors import DoesNotFit, EngineError, InvalidRequest
 from worker.engine.request import EngineRequest, SamplingParams
 from worker.engine.results import ChoiceChunk, EngineStats, StepResult
+from worker.link.billed import Billed
 from worker.link.engine_thread import EngineThread, Report
 from worker.link.held import NOTHING, Ending, Failure, HeldAttempt, Holdings, key_of
 from worker.link.limits import LinkLimits
@@ -64,6 +65,7 @@ class Custody:
         self.thread = EngineThread(engine, self.on_report, reports_max=limits.reports_max)
         self.pace = pace
         self.wasted_tokens_total = 0
+        self.billed = Billed()
         self.on_step: Callable[[float], None] = lambda _: None
         self.on_bill: Callable[[wire.UsageEvent], None] = lambda _: None
 
@@ -195,6 +197,7 @@ class Custody:
             return
         event = held.bill(ending, worker=self._worker, now=self._clock.monotonic())
         self.on_bill(event)
+        self.billed.add(event)
         if ending.totals is NOTHING:
             self._usage.submit(event)
             self._send_end(held, ending)

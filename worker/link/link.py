@@ -152,6 +152,7 @@ class Link:
             self.custody.abort_all()
             await self.custody.wait_empty(self._shutdown_wait_s)
         missing = await self.usage.drain(self.limits.usage_drain_s)
+        await self._beats.beat()  # with the last bills
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SHUTDOWN_WAIT_S):
                 await self.outbox.flush()
@@ -223,6 +224,9 @@ class Link:
                 prompt_tokens_left=self.custody.holdings.prompt_tokens_left(),
                 floor_share=self._floor_share,
             ),
+            bills=self.custody.billed.bills,
+            billed_prompt_tokens=self.custody.billed.prompt_tokens,
+            billed_completion_tokens=self.custody.billed.completion_tokens,
         )
 
 

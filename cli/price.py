@@ -1,0 +1,137 @@
+"""`forebay price`: what tokens cost."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated
+
+import cyclopts
+import msgspec
+
+from cli import database, table
+from gateway.db import prices
+from gateway.db.prices import PriceRow, Terms
+
+app = cyclopts.App(name="price", help="Set, end and list prices.")
+
+
+def _whole(_: object, tokens: Sequence[cyclopts.Token]) -> int:
+    """Cyclopts itself rounds 1.5 to 2, which is no price that anybody asked for."""
+    text = tokens[0].value
+    if not text.isdecimal() or int(text) > prices.UPM_MAX:
+        raise ValueError(f"a price is a whole number of micro-units from 0 to {prices.UPM_MAX}, not {text}")
+    return int(text)
+
+
+Upm = Annotated[int, cyclopts.Parameter(converter=_whole)]
+
+
+@app.command(name="set")
+def set_price(
+    model: str,
+    /,
+    *,
+    prompt: Annotated[Upm, cyclopts.Parameter(name="--input", converter=_whole)],
+    output: Upm,
+    cached_input: Annotated[int | None, cyclopts.Parameter(converter=_whole)] = None,
+    currency: str = "USD",
+    plan: str | None = None,
+    since: Annotated[datetime | None, cyclopts.Parameter(name="--from")] = None,
+) -> None:
+    """Give MODEL a price. Bills already made stay as they are.
+
+    Parameters
+    ----------
+    model
+        Its name, as clients ask for it.
+    prompt
+        Micro-units (millionths of the currency's unit) per million prompt tokens: 0.15 USD is 150000.
+    output
+        The same for output tokens.
+    cached_input
+        The same for prompt tokens that the prefix cache had; as --input when left out.
+    currency
+        Three letters, the same for every price.
+    plan
+        For tenants of this plan alone; left out, for every plan without a price of its own.
+    since
+        Its beginning (ISO 8601, UTC unless it says otherwise); now when left out. In the past only where no price
+        was.
+    """
+    terms = Terms(
+        input_upm=prompt,
+        cached_input_upm=prompt if cached_input is None else cached_input,
+        output_upm=output,
+        currency=currency,
+    )
+
+    async def run() -> PriceRow:
+        async with database.connected() as engine, engine.begin() as connection:
+            return await prices.set_price(connection, model, terms, plan=plan, since=_utc(since))
+
+    made = asyncio.run(run())
+    print(f"price {made.id} of {model} for {plan or 'every plan'} from {made.valid_from:%Y-%m-%d %H:%M:%S} UTC")
+
+
+@app.command
+def end(
+    model: str,
+    /,
+    *,
+    plan: str | None = None,
+    at: datetime | None = None,
+) -> None:
+    """End MODEL's price: for a plan, so that the price for every plan holds instead; else, so that none does.
+
+    Parameters
+    ----------
+    model
+        Its name.
+    plan
+        Whose price ends; left out, the one for every plan.
+    at
+        When (ISO 8601, UTC unless it says otherwise); now when left out.
+    """
+
+    async def run() -> PriceRow:
+        async with database.connected() as engine, engine.begin() as connection:
+            return await prices.end_price(connection, model, plan=plan, at=_utc(at))
+
+    ended = asyncio.run(run())
+    print(f"price {ended.id} of {model} ends at {ended.valid_to:%Y-%m-%d %H:%M:%S} UTC")
+
+
+@app.command(name="list")
+def list_prices(model: str | None = None, /, *, history: bool = False, json: bool = False) -> None:
+    """List prices that hold or will, of all models or of MODEL.
+
+    Parameters
+    ----------
+    model
+        Its name.
+    history
+        Also those that have ended.
+    json
+        One JSON object a line.
+    """
+
+    async def run() -> list[PriceRow]:
+        async with database.connected() as engine, engine.connect() as connection:
+            return await prices.list_prices(connection, model=model, history=history)
+
+    rows = asyncio.run(run())
+    if json:
+        for row in rows:
+            print(msgspec.json.encode(row).decode())
+        return
+    shown_rows = table.of("model", "plan", "input", "cached", "output", "currency", "from", "to", "id")
+    for row in rows:
+        upms = (f"{upm:,}" for upm in (row.input_upm, row.cached_input_upm, row.output_upm))
+        until = "-" if row.valid_to is None else f"{row.valid_to:%Y-%m-%d %H:%M:%S}"
+        period = (f"{row.valid_from:%Y-%m-%d %H:%M:%S}", until)
+        shown_rows.add_row(row.model, row.plan or "every", *upms, row.currency, *period, str(row.id))
+    table.show(shown_rows)
+
+
+def _utc(moment: datetime | None) -> datetime | None:
+    return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment

@@ -1,0 +1,94 @@
+"""What a request can cost at most: prices as this gateway last read them, for reserving against budgets.
+
+Owns the cache and how it is kept true: a change is obeyed within a poll (500 ms) and a read; while Postgres is away the
+prices that were read last go on. Makes no bills: what an event costs is decided where it is booked.
+"""
+
+import asyncio
+import uuid
+from collections import defaultdict
+from types import TracebackType
+from typing import Final, Self
+
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from gateway.auth.changes import ALL, Changes
+from gateway.db import pools
+from gateway.db.tables import prices
+from gateway.ledger import pricing
+from gateway.ledger.pricing import Price
+from shared import log, tasks
+from shared.clock import Clock, SystemClock
+
+POLL_S: Final = 0.5
+POLL_TIMEOUT_S: Final = 2.0
+
+_FAULTS: Final = (SQLAlchemyError, *pools.AWAY)
+
+Periods = list[tuple[float, float, Price]]
+"""From and to (exclusive), in Unix seconds."""
+
+
+class PriceBook:
+    """Use with `async with`: the poll for changes runs inside."""
+
+    def __init__(self, engine: AsyncEngine, *, clock: Clock | None = None) -> None:
+        self._engine = engine
+        self._clock = clock or SystemClock()
+        self._changes = Changes(engine)
+        self._prices: dict[tuple[uuid.UUID, uuid.UUID | None], Periods] = {}
+        self._stale = True
+        self._log = log.get("prices")
+        self._poller: asyncio.Task[None] | None = None
+
+    def ceiling_micro(
+        self, model_id: uuid.UUID, plan_id: uuid.UUID | None, prompt_tokens: int, output_tokens: int
+    ) -> int:
+        """What so many tokens cost now when none is cached; 0 when no price applies. An event with fewer tokens, or
+        cached ones, never costs more.
+        """
+        price = self._now(model_id, plan_id) or self._now(model_id, None)
+        return 0 if price is None else pricing.cost_micro(price, prompt_tokens, 0, output_tokens)
+
+    async def look(self) -> None:
+        """Read prices again if somebody may have changed them. Raises what the database raises."""
+        self._stale = await self._changes.look(self._clock.monotonic()) == ALL or self._stale
+        if self._stale:
+            await self._read()
+            self._stale = False
+
+    async def __aenter__(self) -> Self:
+        self._poller = asyncio.create_task(self._poll(), name="prices poll")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._poller is not None
+        await tasks.stop([self._poller])
+
+    def _now(self, model_id: uuid.UUID, plan_id: uuid.UUID | None) -> Price | None:
+        now_s = self._clock.wall()
+        periods = self._prices.get((model_id, plan_id), ())
+        return next((price for since_s, until_s, price in periods if since_s <= now_s < until_s), None)
+
+    async def _read(self) -> None:
+        async with self._engine.connect() as connection:
+            rows = (await connection.execute(select(prices))).all()
+        read: defaultdict[tuple[uuid.UUID, uuid.UUID | None], Periods] = defaultdict(list)
+        for row in rows:
+            price = Price(**{name: getattr(row, name) for name in Price.__struct_fields__})
+            until_s = float("inf") if row.valid_to is None else row.valid_to.timestamp()
+            read[row.model_id, row.plan_id].append((row.valid_from.timestamp(), until_s, price))
+        self._prices = dict(read)
+
+    async def _poll(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(POLL_TIMEOUT_S):
+                    await self.look()
+            except _FAULTS as error:
+                self._log.debug("prices.postgres_away", error=repr(error))
+            await asyncio.sleep(POLL_S)

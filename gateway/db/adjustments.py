@@ -1,0 +1,64 @@
+"""Corrections of bills. An event never changes: what was billed wrongly is put right by a line of its own beside it."""
+
+import uuid
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from sqlalchemy import func, insert, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.db.catalogue import NotFound, Refused
+from gateway.db.tables import usage_adjustments, usage_events
+from shared.ids import uuid7
+
+MICRO_MAX = 10**18  # the bounds of `usage_adjustments`
+REASON_CHARS_MAX = 500
+
+_EVENT = ("request_id", "attempt", "occurred_at", "tenant_id", "api_key_id", "model_id", "tier")
+
+
+class AdjustmentRow(msgspec.Struct, frozen=True, kw_only=True):
+    id: uuid.UUID
+    request_id: uuid.UUID
+    attempt: int
+    occurred_at: datetime  # the event's
+    micro: int  # added to what the event cost; negative gives back
+    reason: str
+    actor: str
+    created_at: datetime
+
+
+async def adjust(
+    connection: AsyncConnection, request_id: uuid.UUID, *, micro: int, reason: str, actor: str
+) -> AdjustmentRow:
+    """Add `micro` to the bill of a request's last attempt. Part of the caller's transaction. Raises NotFound, and
+    Refused for what would give back more than the request has cost.
+    """
+    if micro == 0 or abs(micro) > MICRO_MAX or not 1 <= len(reason) <= REASON_CHARS_MAX:
+        raise Refused("an adjustment needs an amount other than 0 and a reason of at most 500 characters")
+    one_at_a_time = text("SELECT pg_advisory_xact_lock(hashtextextended(:request, 0))")
+    await connection.execute(one_at_a_time, {"request": str(request_id)})
+    event = await _last_event(connection, request_id)
+    if micro < 0 and await _cost(connection, request_id) + micro < 0:
+        raise Refused(f"request {request_id} has cost less than that")
+    row = {**{name: getattr(event, name) for name in _EVENT}, "id": uuid7(), "micro": micro}
+    added = insert(usage_adjustments).values(**row, reason=reason, actor=actor).returning(usage_adjustments)
+    made = (await connection.execute(added)).one()
+    return AdjustmentRow(**{name: getattr(made, name) for name in AdjustmentRow.__struct_fields__})
+
+
+async def _last_event(connection: AsyncConnection, request_id: uuid.UUID) -> Any:
+    events = select(usage_events).where(usage_events.c.request_id == request_id)
+    event = (await connection.execute(events.order_by(usage_events.c.attempt.desc()).limit(1))).one_or_none()
+    if event is None:
+        raise NotFound(f"there is no bill of a request {request_id}")
+    return event
+
+
+async def _cost(connection: AsyncConnection, request_id: uuid.UUID) -> int:
+    """Of all attempts, with what was adjusted before."""
+    billed = select(func.sum(usage_events.c.cost_micro)).where(usage_events.c.request_id == request_id)
+    adjusted = select(func.sum(usage_adjustments.c.micro)).where(usage_adjustments.c.request_id == request_id)
+    costs = [(await connection.execute(asked)).scalar_one() for asked in (billed, adjusted)]
+    return sum(int(cost or 0) for cost in costs)

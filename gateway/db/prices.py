@@ -1,0 +1,139 @@
+"""Prices: set, ended and listed. Each model has one at any time for each plan, or for all plans without their own.
+
+What bills were made by does not change: a price begins and ends in the future or now, and only where there was none may
+one begin in the past. Functions are part of the caller's transaction.
+"""
+
+import uuid
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from sqlalchemy import ColumnElement, Select, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.db.catalogue import NotFound, Refused
+from gateway.db.tables import models, plans, prices
+from shared.ids import uuid7
+
+UPM_MAX = 10**12  # the upper bound of `prices`
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """Micro-units of the currency (millionths of its unit) per million tokens."""
+
+    input_upm: int
+    cached_input_upm: int
+    output_upm: int
+    currency: str  # three letters
+
+
+class PriceRow(msgspec.Struct, frozen=True, kw_only=True):
+    """`plan` None is every plan without its own; `valid_to` is exclusive, None is open."""
+
+    id: uuid.UUID
+    model: str
+    plan: str | None
+    input_upm: int
+    cached_input_upm: int
+    output_upm: int
+    currency: str
+    valid_from: datetime
+    valid_to: datetime | None
+
+
+def _rows() -> "Select[*tuple[Any, ...]]":
+    return (
+        select(prices, models.c.alias.label("model"), plans.c.name.label("plan"))
+        .join(models, models.c.id == prices.c.model_id)
+        .outerjoin(plans, plans.c.id == prices.c.plan_id)
+    )
+
+
+def _row(found: Any) -> PriceRow:
+    return PriceRow(**{name: getattr(found, name) for name in PriceRow.__struct_fields__})
+
+
+async def list_prices(
+    connection: AsyncConnection, *, model: str | None = None, history: bool = False
+) -> list[PriceRow]:
+    """By model, plan and time: those that hold now or will, or with `history` all there ever were."""
+    asked = _rows().order_by(models.c.alias, plans.c.name.nulls_first(), prices.c.valid_from)
+    if model is not None:
+        asked = asked.where(models.c.alias == model)
+    if not history:
+        asked = asked.where(prices.c.valid_to.is_(None) | (prices.c.valid_to > func.clock_timestamp()))
+    return [_row(found) for found in (await connection.execute(asked)).all()]
+
+
+async def set_price(
+    connection: AsyncConnection, model: str, terms: Terms, *, plan: str | None = None, since: datetime | None = None
+) -> PriceRow:
+    """From `since` (now) until the next price of the same model and plan. Raises NotFound (model, plan), Refused."""
+    whose, model_id, plan_id = await _whose(connection, model, plan)
+    now = await _now(connection)
+    since = since or now
+    current = await _at(connection, whose, since)
+    if current is None:
+        following = select(func.min(prices.c.valid_from)).where(whose, prices.c.valid_from > since)
+        until = (await connection.execute(following)).scalar_one()
+    else:
+        until = current.valid_to
+        await _end(connection, current, at=since, now=now)
+    price_id = uuid7()
+    row = {**msgspec.structs.asdict(terms), "id": price_id, "model_id": model_id, "plan_id": plan_id}
+    try:
+        await connection.execute(insert(prices).values(**row, valid_from=since, valid_to=until))
+    except IntegrityError as error:
+        raise Refused(f"the price is refused: {_constraint(error)}") from error
+    return _row((await connection.execute(_rows().where(prices.c.id == price_id))).one())
+
+
+async def end_price(
+    connection: AsyncConnection, model: str, *, plan: str | None = None, at: datetime | None = None
+) -> PriceRow:
+    """From `at` (now) on it does not hold: the price for all plans does instead, or none. Raises NotFound, Refused."""
+    whose, _, _ = await _whose(connection, model, plan)
+    now = await _now(connection)
+    current = await _at(connection, whose, at or now)
+    if current is None:
+        raise NotFound(f"{model} has no price of its own for {plan or 'all plans'} at that time")
+    await _end(connection, current, at=at or now, now=now)
+    return _row((await connection.execute(_rows().where(prices.c.id == current.id))).one())
+
+
+async def _whose(
+    connection: AsyncConnection, model: str, plan: str | None
+) -> tuple[ColumnElement[bool], uuid.UUID, uuid.UUID | None]:
+    model_id = (await connection.execute(select(models.c.id).where(models.c.alias == model))).scalar_one_or_none()
+    if model_id is None:
+        raise NotFound(f"there is no model called {model}")
+    if plan is None:
+        return (prices.c.model_id == model_id) & prices.c.plan_id.is_(None), model_id, None
+    plan_id = (await connection.execute(select(plans.c.id).where(plans.c.name == plan))).scalar_one_or_none()
+    if plan_id is None:
+        raise NotFound(f"there is no plan called {plan}")
+    return (prices.c.model_id == model_id) & (prices.c.plan_id == plan_id), model_id, plan_id
+
+
+async def _now(connection: AsyncConnection) -> datetime:
+    return (await connection.execute(select(func.clock_timestamp()))).scalar_one()
+
+
+async def _at(connection: AsyncConnection, whose: ColumnElement[bool], moment: datetime) -> Any:
+    holds = prices.c.valid_to.is_(None) | (prices.c.valid_to > moment)
+    return (await connection.execute(select(prices).where(whose, prices.c.valid_from <= moment, holds))).one_or_none()
+
+
+async def _end(connection: AsyncConnection, price: Any, *, at: datetime, now: datetime) -> None:
+    if at < now:
+        raise Refused("a price that has held cannot be changed for the past: bills were made by it")
+    if price.valid_from == at:
+        raise Refused("a price that begins at that moment is there already")
+    await connection.execute(update(prices).where(prices.c.id == price.id).values(valid_to=at))
+
+
+def _constraint(error: IntegrityError) -> str:
+    cause = error.orig.__cause__ if error.orig is not None else None
+    return str(getattr(cause, "constraint_name", None) or "a constraint of the schema")

@@ -1,0 +1,67 @@
+"""What workers say that they have billed against what is booked, and rollups against the lines that they sum.
+
+A worker counts a bill when it hands it over, and tells its counts in every beat; a gateway writes down the last ones
+(`worker_counters`). So of a living worker nothing may be missing once everything that was durable by then is booked; of
+a killed one, what it billed after its last beat is booked and not counted. Bills that a gateway wrote for a lost worker
+are told apart by their finish, `lost`.
+"""
+
+from datetime import datetime
+
+import msgspec
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+
+class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
+    """`missing` tokens were counted by the worker and are not booked: drift, when it is above 0."""
+
+    worker: str
+    observed_at: datetime
+    bills: int
+    booked: int
+    tokens: int
+    booked_tokens: int
+
+    @property
+    def missing(self) -> int:
+        return max(0, self.tokens - self.booked_tokens)
+
+
+class Completeness(msgspec.Struct, frozen=True, kw_only=True):
+    complete_until: datetime
+    pending: int
+    observed_at: datetime
+    rejected: int
+
+
+_WORKERS = text(
+    "WITH counted AS (SELECT * FROM worker_counters WHERE observed_at >= :since),"
+    " booked AS ("
+    "   SELECT worker, count(*) AS bills, sum(prompt_tokens + completion_tokens)::bigint AS tokens FROM usage_events"
+    "   WHERE finish <> 'lost' AND worker IN (SELECT worker FROM counted)"
+    "     AND occurred_at >= (SELECT min(first_observed_at) - interval '1 hour' FROM counted)"
+    "   GROUP BY worker)"
+    " SELECT c.worker, c.observed_at, c.bills, coalesce(b.bills, 0) AS booked,"
+    "   c.prompt_tokens + c.completion_tokens AS tokens, coalesce(b.tokens, 0) AS booked_tokens"
+    " FROM counted c LEFT JOIN booked b USING (worker) ORDER BY c.worker"
+)
+_COMPLETENESS = text("SELECT complete_until, pending, observed_at, rejected FROM billing_completeness")
+_ROLLUPS = text("SELECT count(*) FROM rollup_drift(:since, :until)")
+
+
+async def workers(connection: AsyncConnection, *, since: datetime) -> list[WorkerRow]:
+    """Those that were heard since then."""
+    rows = (await connection.execute(_WORKERS, {"since": since})).mappings()
+    return [WorkerRow(**row) for row in rows]
+
+
+async def completeness(connection: AsyncConnection) -> Completeness | None:
+    """None before any ledger has looked."""
+    row = (await connection.execute(_COMPLETENESS)).mappings().one_or_none()
+    return None if row is None else Completeness(**row)
+
+
+async def rollup_drift(connection: AsyncConnection, *, since: datetime, until: datetime) -> int:
+    """How many rows of the hourly and daily rollups of these days are not the sums that they should be."""
+    return int((await connection.execute(_ROLLUPS, {"since": since.date(), "until": until.date()})).scalar_one())

@@ -1,0 +1,33 @@
+"""Which price applies to an event: that of its own time, for the plan that its tenant had then.
+
+Asks inside the transaction that books the event, so that what it says is kept with the row and never asked again. A
+later change of prices or plans therefore changes no bill, and a late event is billed as if it had been on time.
+"""
+
+import uuid
+from typing import Final
+
+from asyncpg.pool import PoolConnectionProxy
+
+from gateway.ledger import pricing
+from gateway.ledger.pricing import Price
+from gateway.ledger.rows import Row
+
+_PRICES: Final = "SELECT * FROM prices_at($1, $2, $3)"
+
+Rating = tuple[uuid.UUID | None, int | None]
+"""The price's id and the cost in micro-units; both None where no price applies, which is not a cost of 0."""
+
+UNPRICED: Final[Rating] = (None, None)
+
+
+async def rate(connection: PoolConnectionProxy, batch: list[Row], *, timeout_s: float) -> list[Rating]:
+    """One for each row, in their order."""
+    models, tenants, times = zip(*((row.model_id, row.tenant_id, row.occurred_at) for row in batch), strict=True)
+    ratings: list[Rating] = [UNPRICED] * len(batch)
+    for found in await connection.fetch(_PRICES, models, tenants, times, timeout=timeout_s):
+        row = batch[found["place"] - 1]
+        price = Price(**{name: found[name] for name in Price.__struct_fields__})
+        cost = pricing.cost_micro(price, row.prompt_tokens, row.cached_tokens, row.completion_tokens)
+        ratings[found["place"] - 1] = (price.id, cost)
+    return ratings
