@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -85,7 +85,7 @@ def load(settings: WorkerSettings) -> tuple[Card, Runner]:
 
 
 @contextlib.contextmanager
-def _warnings_logged() -> Iterator[None]:
+def _warnings_logged() -> Generator[None]:
     """What a library or a reader of files warns about becomes a line of the log."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
