@@ -31,6 +31,7 @@ app.command("cli.plan:app", name="plan", help="Create, list, show, change and de
 app.command("cli.key:app", name="key", help="Create, list, show, change, rotate and revoke API keys.")
 app.command("cli.quota:app", name="quota", help="Set, list and delete quotas.")
 app.command("cli.model:app", name="model", help="List models, open and close them, and grant them.")
+app.command("cli.fleet:fleet", help="Show workers and queues, as a gateway knows them.")
 app.command("cli.audit:app", name="audit", help="Show who changed what.")
 app.command("cli.usage:app", name="usage", help="Show what was used.")
 app.command("cli.price:app", name="price", help="Set, end and list prices.")

@@ -6,7 +6,7 @@ from msgspec import UNSET
 from cli import database, limits, table
 from cli.limits import NO_OPTIONS, LimitOptions
 from gateway.db import catalogue
-from gateway.db.catalogue import PlanRow
+from gateway.db.catalogue import PlanRow, TierRow
 
 app = cyclopts.App(name="plan", help="Create, list, show, change and delete plans.")
 
@@ -98,7 +98,13 @@ def tiers(*, json: bool = False) -> None:
         One JSON object a line.
     """
     rows = database.run(catalogue.list_tiers)
-    table.show_rows(rows, ("tier", "name"), lambda row: (str(row.id), row.name), json=json)
+    columns = ("tier", "name", "wait ms", "first token ms", "queued requests", "queued tokens")
+    table.show_rows(rows, columns, _tier, json=json)
+
+
+def _tier(row: TierRow) -> tuple[str, ...]:
+    bounds = (row.wait_ms_max, row.first_token_ms_max, row.queued_requests_max, row.queued_tokens_max)
+    return str(row.id), row.name, *("-" if bound is None else f"{bound:,}" for bound in bounds)
 
 
 def _show(rows: list[PlanRow], *, json: bool) -> None:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from gateway.admission.limiter import BucketLimit
 from gateway.db.queries import TierBounds
+from gateway.dispatch.report import FleetReport
 from gateway.dispatch.terms import Terms
 from shared import wire
 
@@ -96,6 +97,7 @@ class Dispatcher(Protocol):
     def gateway_id(self) -> str: ...
     @property
     def fleet(self) -> Fleet: ...
+    def report(self) -> FleetReport: ...
 
     def open(
         self, job: wire.Job, *, pool: str, terms: Terms, run_s: float

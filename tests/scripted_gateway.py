@@ -24,6 +24,7 @@ from gateway.api.gate import Gate
 from gateway.app import listening
 from gateway.db import engine
 from gateway.db.queries import TierBounds
+from gateway.dispatch.report import FleetReport
 from gateway.dispatch.terms import Terms
 from gateway.errors import GatewayError, InvalidKey
 from gateway.metrics import Metrics
@@ -238,7 +239,11 @@ class ScriptedDispatcher:
         self.accept: asyncio.Event | None = None
         self.plays: list[Play] = []
         self.terms: list[Terms] = []
+        self.fleet_report = FleetReport(workers=(), queues=(), pools_failing=())
         self.open_now = 0
+
+    def report(self) -> FleetReport:
+        return self.fleet_report
 
     @asynccontextmanager
     async def open(self, job: wire.Job, *, pool: str, terms: Terms, run_s: float) -> AsyncGenerator[Play]:

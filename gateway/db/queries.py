@@ -36,7 +36,9 @@ class TierBounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A key's row with its tenant's, plan's and tier's. `models`, `networks`: None allows all, an empty one none."""
+    """An API key's row with its tenant's, plan's and tier's. `models` and `networks`: None allows all, an empty one
+    none.
+    """
 
     key_id: uuid.UUID
     public_id: str

@@ -22,6 +22,7 @@ from gateway.dispatch.limits import DispatchLimits
 from gateway.dispatch.overload import Overload
 from gateway.dispatch.publication import Publication
 from gateway.dispatch.reconcile import Reconciler
+from gateway.dispatch.report import FleetReport, fleet_report
 from gateway.dispatch.stream import RequestStream
 from gateway.dispatch.terms import Terms
 from gateway.errors import DeadlineExceeded, GatewayError, QueueFull, RequestFailed, Unavailable
@@ -124,6 +125,10 @@ class Dispatcher:
     def open_attempts(self) -> int:
         """Attempts that are not over, those included whose reader has left."""
         return len(self._inbox)
+
+    def report(self) -> FleetReport:
+        """The fleet as this gateway knows it now."""
+        return fleet_report(self.fleet, self.overload, self._clock.monotonic())
 
     async def ready(self) -> None:
         """A NATS round trip. Raises Unavailable."""

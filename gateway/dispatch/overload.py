@@ -42,9 +42,9 @@ class Overload:
         self._check_faults(job, pool, terms, now)  # last: who passes may be a probe, or have cost a retry
 
     def late(self, job: wire.Job, pool: str, terms: Terms, now: float) -> GatewayError:
-        """For a job that has waited as long as it may, and is not among those that wait any more."""
+        """For a job that has waited as long as it may, and still counts as waiting."""
         advice = self.advice_ms(job, pool, terms, now)
-        if self._tenant_behind(job, pool, terms, now):
+        if self._tenant_behind(job, pool, terms, now, itself=1):
             return QueueFull(TENANT_BEHIND, retry_after_ms=advice)
         return DeadlineExceeded("No worker could start this request in time.", retry_after_ms=advice)
 
@@ -85,9 +85,9 @@ class Overload:
         hopeless = terms.client_s is not None and found.own_s > terms.client_s
         raise Unavailable(OVERLOADED, retry_after_ms=advice, retry=not hopeless)
 
-    def _tenant_behind(self, job: wire.Job, pool: str, terms: Terms, now: float) -> bool:
-        """Whether it is what its own tenant has waiting that keeps the job from being in time."""
-        if self.queues.waiting(pool, job.tier, now).get(job.tenant, NOTHING) == NOTHING:
+    def _tenant_behind(self, job: wire.Job, pool: str, terms: Terms, now: float, *, itself: int = 0) -> bool:
+        """Whether it is what its own tenant has waiting, besides itself, that keeps the job from being in time."""
+        if self.queues.waiting(pool, job.tier, now).get(job.tenant, NOTHING).requests <= itself:
             return False
         found = self.forecast(job, pool, now, alone=True)
         return found is not None and not excess_s(found, terms)

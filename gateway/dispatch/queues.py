@@ -4,7 +4,8 @@ Owns the counts. Pure; times come in. Invariant: a request counts from the momen
 has accepted it or it has left, so that requests that arrive together see each other.
 """
 
-from collections.abc import Generator, Iterator
+import math
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -31,15 +32,19 @@ class Work:
     def __sub__(self, other: "Work") -> "Work":
         return Work(self.requests - other.requests, self.sequences - other.sequences, self.tokens - other.tokens)
 
-    def first(self, sequences: float) -> "Work":
-        """The part of it that has so many sequences, if they are alike."""
-        if sequences >= self.sequences:
-            return self
-        share = sequences / self.sequences
-        return Work(self.requests * share, sequences, self.tokens * share)
-
 
 NOTHING: Final = Work()
+
+
+def added(works: Iterable[Work], *, turns: float = math.inf) -> Work:
+    """All of it, but of each at most the part that has `turns` sequences, if they are alike."""
+    requests = sequences = tokens = 0.0
+    for work in works:
+        share = 1.0 if work.sequences <= turns else turns / work.sequences
+        requests += work.requests * share
+        sequences += work.sequences * share
+        tokens += work.tokens * share
+    return Work(requests, sequences, tokens)
 
 
 def work_of(job: wire.Job) -> Work:
@@ -109,19 +114,19 @@ class Queues:
         return sorted(own | {(row.pool, row.tier) for row in self._others(now)})
 
     def total(self, pool: str, tier: int, now: float) -> Work:
-        return sum(self.waiting(pool, tier, now).values(), NOTHING)
+        return added(self.waiting(pool, tier, now).values())
 
     def ahead(self, job: wire.Job, pool: str, now: float, *, alone: bool = False) -> Work:
         """What is served before a new job: all of more urgent tiers; what its tenant has waiting (left out if `alone`);
         and of every other tenant of its tier as much as of its own, since they take turns.
         """
         more_urgent = [tier for queue_pool, tier in self.known(now) if queue_pool == pool and tier < job.tier]
-        work = sum((self.total(pool, tier, now) for tier in more_urgent), NOTHING)
+        work = added(self.total(pool, tier, now) for tier in more_urgent)
         peers = self.waiting(pool, job.tier, now)
         own = peers.pop(job.tenant, NOTHING)
         own = NOTHING if alone else own
         turns = own.sequences + work_of(job).sequences
-        return sum((peer.first(turns) for peer in peers.values()), work + own)
+        return added(peers.values(), turns=turns) + work + own
 
     def _others(self, now: float) -> Iterator[wire.QueuedWork]:
         for said in self._said.values():

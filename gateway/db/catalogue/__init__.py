@@ -22,17 +22,16 @@ from gateway.db.catalogue.models import (
 from gateway.db.catalogue.paging import EVERYTHING, Paging
 from gateway.db.catalogue.plans import (
     PlanRow,
-    TierRow,
     create_plan,
     delete_plan,
     find_plan,
     list_plans,
-    list_tiers,
     plan_of_tier,
     update_plan,
 )
 from gateway.db.catalogue.quotas import QuotaRow, Scope, delete_quota, list_quotas, set_quota
 from gateway.db.catalogue.tenants import Status, TenantRow, create_tenant, find_tenant, list_tenants, update_tenant
+from gateway.db.catalogue.tiers import TierRow, find_tier, list_tiers, update_tier
 
 __all__ = [
     "EVERYTHING",
@@ -64,6 +63,7 @@ __all__ = [
     "find_model",
     "find_plan",
     "find_tenant",
+    "find_tier",
     "list_grants",
     "list_keys",
     "list_models",
@@ -79,4 +79,5 @@ __all__ = [
     "update_key",
     "update_plan",
     "update_tenant",
+    "update_tier",
 ]

@@ -1,4 +1,4 @@
-"""Plans, which give their tenants a tier and limits, and the tiers."""
+"""Plans, which give their tenants a tier and limits."""
 
 import uuid
 from datetime import datetime
@@ -15,16 +15,10 @@ from gateway.db.catalogue import limits as own_limits
 from gateway.db.catalogue.errors import NotFound, Refused
 from gateway.db.catalogue.limits import NO_LIMITS, Limits
 from gateway.db.catalogue.paging import EVERYTHING, Paging
+from gateway.db.catalogue.tiers import list_tiers
 from gateway.db.catalogue.transaction import Database, connected, transaction
-from gateway.db.tables import plans, quotas, tenants, tiers
+from gateway.db.tables import plans, quotas, tenants
 from shared.ids import uuid7
-
-
-class TierRow(msgspec.Struct, frozen=True, kw_only=True):
-    """0 is the most urgent."""
-
-    id: int
-    name: str
 
 
 class PlanRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,12 +37,6 @@ def _row(row: Any) -> PlanRow:
     return PlanRow(
         id=row.id, name=row.name, tier=row.tier, limits=own_limits.read(row.limits), created_at=row.created_at
     )
-
-
-async def list_tiers(database: Database) -> list[TierRow]:
-    async with connected(database) as connection:
-        rows = (await connection.execute(select(tiers.c.id, tiers.c.name).order_by(tiers.c.id))).all()
-    return [TierRow(id=row.id, name=row.name) for row in rows]
 
 
 async def list_plans(database: Database, paging: Paging = EVERYTHING) -> list[PlanRow]:

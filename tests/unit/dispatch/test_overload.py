@@ -172,6 +172,8 @@ def test_one_that_has_waited_in_vain_hears_whose_fault_it_is() -> None:
     state, terms = overload(), Terms(wait_s=2.0)
     with queued(state, 100, "tenant"):
         assert isinstance(state.late(job(), POOL, terms, 0.0), QueueFull)
+    with queued(state, 1, "tenant"):
+        assert isinstance(state.late(job(), POOL, terms, 0.0), DeadlineExceeded), "nothing but itself"
     with contextlib.ExitStack() as stack:
         for number in range(20):
             stack.enter_context(queued(state, 1, f"t{number}"))
