@@ -1,8 +1,11 @@
 """The database of the commands that administer: its URL from the environment, its faults as one sentence."""
 
+import asyncio
+import getpass
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
@@ -10,8 +13,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cli.errors import CommandError
 from gateway.db import engine, migrate, pools
+from gateway.db.audit import Author
 from gateway.db.catalogue import CatalogueError
 from shared.settings import Secret, load
+
+T = TypeVar("T")
 
 
 class DatabaseSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +27,25 @@ class DatabaseSettings(msgspec.Struct, frozen=True, kw_only=True):
 def url() -> str:
     """Raises SettingsError when FOREBAY_POSTGRES_URL is not set."""
     return load(DatabaseSettings, os.environ).postgres_url.reveal()
+
+
+def run(work: Callable[[AsyncEngine], Awaitable[T]]) -> T:
+    """What `work` returns of the database. Raises CommandError."""
+
+    async def connect_and_work() -> T:
+        async with connected() as database:
+            return await work(database)
+
+    return asyncio.run(connect_and_work())
+
+
+def author() -> Author:
+    """Whoever runs the command, as the audit log knows them."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # an account without a name
+        user = str(os.getuid())
+    return Author(actor=f"cli:{user}")
 
 
 @asynccontextmanager

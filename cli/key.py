@@ -1,22 +1,24 @@
-"""`forebay key`: create, list and revoke. A key's text is printed once, at its making, and kept nowhere."""
+"""`forebay key`: create, list, show, update, rotate and revoke. A key's text is printed once and kept nowhere."""
 
-import asyncio
 import sys
-from typing import Annotated
+from datetime import UTC, datetime
+from typing import Annotated, Literal
 
 import cyclopts
-import msgspec
 from cyclopts import validators
+from msgspec import UNSET
 
-from cli import database, table
+from cli import database, limits, table
 from cli.errors import CommandError
-from gateway.auth import keys
+from cli.limits import NO_OPTIONS, LimitOptions
+from gateway.auth import address, keys
+from gateway.auth.keys import KeyRecord
 from gateway.db import catalogue
-from gateway.db.catalogue import KeyRow, Limits
+from gateway.db.catalogue import KeyRow
 
-app = cyclopts.App(name="key", help="Create, list and revoke API keys.")
+app = cyclopts.App(name="key", help="Create, list, show, change, rotate and revoke API keys.")
 
-Limit = Annotated[int | None, cyclopts.Parameter(validator=validators.Number(gte=0))]
+Seconds = Annotated[int, cyclopts.Parameter(validator=validators.Number(gte=0, lte=30 * 86_400))]
 
 
 @app.command
@@ -24,46 +26,54 @@ def create(
     tenant: str,
     /,
     *,
-    admin: bool = False,
+    scope: Literal["inference", "admin", "admin:read"] = "inference",
     env: str = "live",
     name: str = "",
-    rpm: Limit = None,
-    tpm: Limit = None,
-    max_context: Limit = None,
+    model: list[str] | None = None,
+    network: list[str] | None = None,
+    expires_at: datetime | None = None,
+    options: LimitOptions = NO_OPTIONS,
 ) -> None:
-    """Create a key for TENANT and print it. It cannot be shown again.
+    """Create a key for TENANT and print it. It cannot be shown again. Its limits hold besides the tenant's.
 
     Parameters
     ----------
     tenant
         Its name.
-    admin
-        A key for administration, which cannot call models.
+    scope
+        A key for administration cannot call models, and the other way round. `admin:read` changes nothing.
     env
         The second part of the key, 1 to 8 lower-case letters, to tell keys apart by sight.
     name
         A note on what the key is for.
-    rpm
-        Requests per minute with this key, besides the tenant's limit.
-    tpm
-        Tokens per minute with this key, besides the tenant's limit.
-    max_context
-        Tokens of prompt and output that one request with this key may have.
+    model
+        Only this model, or these, if given several times.
+    network
+        Only from this address or network, or these, if given several times.
+    expires_at
+        The moment from which it is refused (ISO 8601, UTC unless it says otherwise).
+    options
+        Its limits.
     """
     try:
         text, record = keys.generate(env)
     except ValueError as error:
         raise CommandError(str(error)) from error
-    scopes = frozenset({"admin" if admin else "inference"})
-    limits = Limits(rpm=rpm, tpm=tpm, max_context=max_context)
-
-    async def run() -> None:
-        async with database.connected() as engine:
-            await catalogue.create_key(engine, tenant, record, scopes=scopes, name=name, limits=limits)
-
-    asyncio.run(run())
-    print(f"key {record.public_id} of {tenant}, shown this once:", file=sys.stderr)
-    print(text)
+    database.run(
+        lambda engine: catalogue.create_key(
+            engine,
+            tenant,
+            record,
+            scopes=(scope,),
+            name=name,
+            models=model,
+            networks=_networks(network),
+            expires_at=_utc(expires_at),
+            limits=options.stated(),
+            by=database.author(),
+        )
+    )
+    _print_once(text, record, tenant)
 
 
 @app.command(name="list")
@@ -77,33 +87,142 @@ def list_keys(tenant: str | None = None, /, *, json: bool = False) -> None:
     json
         One JSON object a line.
     """
+    _show(database.run(lambda engine: catalogue.list_keys(engine, tenant)), json=json)
 
-    async def run() -> list[KeyRow]:
-        async with database.connected() as engine:
-            return await catalogue.list_keys(engine, tenant)
 
-    rows = asyncio.run(run())
-    if json:
-        for row in rows:
-            print(msgspec.json.encode(row).decode())
-        return
-    shown_rows = table.of("tenant", "public id", "key", "scopes", "created", "state", "name")
-    for row in rows:
-        state = f"revoked {row.revoked_at:%Y-%m-%d %H:%M}" if row.revoked_at else "active"
-        shown = f"fb-{row.env}-{row.public_id}-...{row.last4}"
-        shown_rows.add_row(
-            row.tenant, row.public_id, shown, " ".join(row.scopes), f"{row.created_at:%Y-%m-%d %H:%M}", state, row.name
+@app.command
+def show(public_id: str, /, *, json: bool = False) -> None:
+    """Show one key, by its public id (the third part of its text).
+
+    Parameters
+    ----------
+    public_id
+        The third part of the key's text.
+    json
+        As a JSON object.
+    """
+    _show([database.run(lambda engine: catalogue.find_key(engine, public_id))], json=json)
+
+
+@app.command
+def update(
+    public_id: str,
+    /,
+    *,
+    name: str | None = None,
+    model: list[str] | None = None,
+    any_model: bool = False,
+    network: list[str] | None = None,
+    any_network: bool = False,
+    expires_at: datetime | None = None,
+    no_expiry: bool = False,
+    options: LimitOptions = NO_OPTIONS,
+) -> None:
+    """Change a key. What is left out stays; every gateway obeys within a second.
+
+    Parameters
+    ----------
+    public_id
+        The third part of the key's text.
+    name
+        A note on what the key is for.
+    model
+        Only this model, or these, if given several times.
+    any_model
+        All models again that its tenant may use.
+    network
+        Only from this address or network, or these, if given several times.
+    any_network
+        From everywhere again.
+    expires_at
+        The moment from which it is refused (ISO 8601, UTC unless it says otherwise).
+    no_expiry
+        It expires no more.
+    options
+        Its limits.
+    """
+    database.run(
+        lambda engine: catalogue.update_key(
+            engine,
+            public_id,
+            name=UNSET if name is None else name,
+            models=None if any_model else model or UNSET,
+            networks=None if any_network else _networks(network) or UNSET,
+            expires_at=None if no_expiry else _utc(expires_at) or UNSET,
+            limits=options.stated(),
+            by=database.author(),
         )
-    table.show(shown_rows)
+    )
+    print(f"key {public_id} changed")
+
+
+@app.command
+def rotate(public_id: str, /, *, overlap_s: Seconds) -> None:
+    """Give a key a new secret and print it. Its public id, limits and bills stay.
+
+    Parameters
+    ----------
+    public_id
+        The third part of the key's text.
+    overlap_s
+        For how many seconds the secret before still works. 0 stops all former ones at once.
+    """
+
+    async def run(engine: database.AsyncEngine) -> tuple[str, KeyRecord, KeyRow]:
+        text, record = keys.renew((await catalogue.find_key(engine, public_id)).env, public_id)
+        changed = await catalogue.rotate_key(engine, record, overlap_s=overlap_s, by=database.author())
+        return text, record, changed
+
+    text, record, changed = database.run(run)
+    if changed.former_until is not None:
+        print(f"the former secret works until {changed.former_until:%Y-%m-%d %H:%M:%S} UTC", file=sys.stderr)
+    _print_once(text, record, changed.tenant)
 
 
 @app.command
 def revoke(public_id: str, /) -> None:
     """Revoke a key by its public id (the third part of its text). Gateways refuse it within a second."""
-
-    async def run() -> None:
-        async with database.connected() as engine:
-            await catalogue.revoke_key(engine, public_id)
-
-    asyncio.run(run())
+    database.run(lambda engine: catalogue.revoke_key(engine, public_id, by=database.author()))
     print(f"key {public_id} revoked")
+
+
+def _print_once(text: str, record: KeyRecord, tenant: str) -> None:
+    print(f"key {record.public_id} of {tenant}, shown this once:", file=sys.stderr)
+    print(text)
+
+
+def _networks(texts: list[str] | None) -> list[str] | None:
+    try:
+        return None if texts is None else [str(network) for network in address.networks(",".join(texts))]
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+
+
+def _utc(moment: datetime | None) -> datetime | None:
+    return moment if moment is None or moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _state(row: KeyRow) -> str:
+    if row.revoked_at is not None:
+        return f"revoked {row.revoked_at:%Y-%m-%d %H:%M}"
+    return f"until {row.expires_at:%Y-%m-%d %H:%M}" if row.expires_at else "active"
+
+
+def _show(rows: list[KeyRow], *, json: bool) -> None:
+    table.show_rows(
+        rows,
+        ("tenant", "public id", "key", "scopes", "models", "networks", "own limits", "last used", "state", "name"),
+        lambda row: (
+            row.tenant,
+            row.public_id,
+            f"fb-{row.env}-{row.public_id}-...{row.last4}",
+            " ".join(row.scopes),
+            "all" if row.models is None else " ".join(row.models),
+            "all" if row.networks is None else " ".join(row.networks),
+            limits.shown(row.limits),
+            str(row.last_used_on or "never"),
+            _state(row),
+            row.name,
+        ),
+        json=json,
+    )

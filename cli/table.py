@@ -1,11 +1,28 @@
 """Tables whose every character can be copied: cells fold instead of being cut, and lines are long when piped."""
 
 import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
 PIPED_WIDTH = 240
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+def show_rows(rows: Sequence[R], columns: Sequence[str], cells: Callable[[R], Iterable[str]], *, json: bool) -> None:
+    """As a table of `cells`, or whole, as one JSON object a line."""
+    if json:
+        for row in rows:
+            print(msgspec.json.encode(row).decode())
+        return
+    made = of(*columns)
+    for row in rows:
+        made.add_row(*cells(row))
+    show(made)
 
 
 def of(*columns: str) -> Table:

@@ -1,30 +1,17 @@
-"""`forebay tenant`: create and list."""
+"""`forebay tenant`: create, list, show and update."""
 
-import asyncio
-from collections.abc import Sequence
-from typing import Annotated
+from typing import Literal
 
 import cyclopts
-import msgspec
+from msgspec import UNSET
 
-from cli import database, table
+from cli import database, limits, table
 from cli.errors import CommandError
-from gateway.admission.bucket import LIMIT_MAX
+from cli.limits import NO_OPTIONS, LimitOptions
 from gateway.db import catalogue
-from gateway.db.catalogue import Limits, TenantRow
+from gateway.db.catalogue import TenantRow
 
-app = cyclopts.App(name="tenant", help="Create and list tenants.")
-
-
-def _whole(_: object, tokens: Sequence[cyclopts.Token]) -> int:
-    """Cyclopts itself rounds 1.5 to 2, which is no limit that anybody asked for."""
-    text = tokens[0].value
-    if not text.isdecimal() or int(text) > LIMIT_MAX:
-        raise ValueError(f"a limit is a whole number from 0 to {LIMIT_MAX}, not {text}")
-    return int(text)
-
-
-Limit = Annotated[int | None, cyclopts.Parameter(converter=_whole)]
+app = cyclopts.App(name="tenant", help="Create, list, show and change tenants.")
 
 
 @app.command
@@ -34,9 +21,8 @@ def create(
     *,
     plan: str | None = None,
     tier: int | None = None,
-    rpm: Limit = None,
-    tpm: Limit = None,
-    max_context: Limit = None,
+    ignore_unknown_fields: bool = False,
+    options: LimitOptions = NO_OPTIONS,
 ) -> None:
     """Create a tenant.
 
@@ -48,24 +34,26 @@ def create(
         The plan that gives its tier and default limits.
     tier
         Instead of a plan: the plain plan of that tier. 0 is the most urgent; 1 when neither is given.
-    rpm
-        Requests per minute. 0 allows none; left out, the plan's limit holds, if it has one.
-    tpm
-        Tokens per minute, prompt and output together.
-    max_context
-        Tokens of prompt and output that one request may have.
+    ignore_unknown_fields
+        Skip fields in its requests that are not known, instead of refusing them.
+    options
+        Its limits.
     """
     if plan is not None and tier is not None:
         raise CommandError("give a plan or a tier, not both")
 
-    async def run() -> None:
-        async with database.connected() as engine:
-            chosen = plan or await catalogue.plan_of_tier(engine, 1 if tier is None else tier)
-            limits = Limits(rpm=rpm, tpm=tpm, max_context=max_context)
-            tenant_id = await catalogue.create_tenant(engine, name, plan=chosen, limits=limits)
-        print(f"tenant {name} created: {tenant_id}, plan {chosen}")
+    async def run(engine: database.AsyncEngine) -> TenantRow:
+        return await catalogue.create_tenant(
+            engine,
+            name,
+            plan=plan or await catalogue.plan_of_tier(engine, 1 if tier is None else tier),
+            limits=options.stated(),
+            ignore_unknown_fields=ignore_unknown_fields,
+            by=database.author(),
+        )
 
-    asyncio.run(run())
+    made = database.run(run)
+    print(f"tenant {name} created: {made.id}, plan {made.plan}")
 
 
 @app.command(name="list")
@@ -77,19 +65,74 @@ def list_tenants(*, json: bool = False) -> None:
     json
         One JSON object a line.
     """
+    _show(database.run(catalogue.list_tenants), json=json)
 
-    async def run() -> list[TenantRow]:
-        async with database.connected() as engine:
-            return await catalogue.list_tenants(engine)
 
-    rows = asyncio.run(run())
-    if json:
-        for row in rows:
-            print(msgspec.json.encode(row).decode())
-        return
-    shown_rows = table.of("tenant", "status", "plan", "tier", "rpm", "tpm", "max context", "id")
-    for row in rows:
-        limits = (row.limits.rpm, row.limits.tpm, row.limits.max_context)
-        shown = ("-" if limit is None else f"{limit:,}" for limit in limits)
-        shown_rows.add_row(row.name, row.status, row.plan, str(row.tier), *shown, str(row.id))
-    table.show(shown_rows)
+@app.command
+def show(name: str, /, *, json: bool = False) -> None:
+    """Show one tenant.
+
+    Parameters
+    ----------
+    name
+        Of the tenant.
+    json
+        As a JSON object.
+    """
+    _show([database.run(lambda engine: catalogue.find_tenant(engine, name))], json=json)
+
+
+@app.command
+def update(
+    name: str,
+    /,
+    *,
+    plan: str | None = None,
+    status: Literal["active", "suspended"] | None = None,
+    ignore_unknown_fields: bool | None = None,
+    options: LimitOptions = NO_OPTIONS,
+) -> None:
+    """Change a tenant. What is left out stays; every gateway obeys within a second.
+
+    Parameters
+    ----------
+    name
+        Of the tenant.
+    plan
+        Its new plan.
+    status
+        A suspended tenant's requests are refused.
+    ignore_unknown_fields
+        Skip fields in its requests that are not known, instead of refusing them.
+    options
+        Its limits.
+    """
+    changed = database.run(
+        lambda engine: catalogue.update_tenant(
+            engine,
+            name,
+            plan=UNSET if plan is None else plan,
+            status=UNSET if status is None else status,
+            ignore_unknown_fields=UNSET if ignore_unknown_fields is None else ignore_unknown_fields,
+            limits=options.stated(),
+            by=database.author(),
+        )
+    )
+    print(f"tenant {name} changed: {changed.status}, plan {changed.plan}, tier {changed.tier}")
+
+
+def _show(rows: list[TenantRow], *, json: bool) -> None:
+    table.show_rows(
+        rows,
+        ("tenant", "status", "plan", "tier", "own limits", "unknown fields", "id"),
+        lambda row: (
+            row.name,
+            row.status,
+            row.plan,
+            str(row.tier),
+            limits.shown(row.limits),
+            "ignored" if row.ignore_unknown_fields else "refused",
+            str(row.id),
+        ),
+        json=json,
+    )

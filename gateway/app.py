@@ -17,6 +17,7 @@ from litestar.di import Provide
 from litestar.exceptions import HTTPException
 
 from gateway.api import chat, completions, errors, models, requestid
+from gateway.api.admin.routes import ROUTES as ADMIN_ROUTES
 from gateway.errors import GatewayError
 from gateway.lifespan import Gateway
 from gateway.ops import OpsServer
@@ -41,6 +42,7 @@ def create_app(services: Services) -> Litestar:
             completions.create_completion,
             models.list_models,
             models.get_model,
+            *ADMIN_ROUTES,
         ],
         dependencies={"services": Provide(lambda: services, sync_to_thread=False)},
         exception_handlers={

@@ -6,7 +6,9 @@ GatewayError
 ├── InvalidKey              401  unknown, malformed, revoked or expired key: one body for all
 ├── Forbidden               403  the key is good but may not do this
 ├── ModelNotFound           404  unknown, or not allowed to this key
+├── ObjectNotFound          404  administration: there is nothing of that name
 ├── BodyTimeout             408  the client stopped sending its body
+├── Conflict                409  administration: the name is taken, or the same call is being served
 ├── BodyTooLarge            413
 ├── UnsupportedMedia        415  the body is declared to be something else than JSON
 ├── RateLimited             429  a token bucket has not enough; `retry_after_ms` None means never
@@ -80,10 +82,25 @@ class ModelNotFound(GatewayError):
     code = "model_not_found"
 
 
+class ObjectNotFound(GatewayError):
+    status = 404
+    type = "invalid_request_error"
+    code = "not_found"
+
+
 class BodyTimeout(GatewayError):
     status = 408
     type = "invalid_request_error"
     code = "request_timeout"
+
+
+class Conflict(GatewayError):
+    status = 409
+    type = "invalid_request_error"
+
+    @property
+    def should_retry(self) -> bool | None:
+        return self.retry_after_ms is not None
 
 
 class BodyTooLarge(GatewayError):

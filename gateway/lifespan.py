@@ -17,6 +17,7 @@ from gateway.admission.catalog import Catalog
 from gateway.admission.pg_limiter import PgLimiter
 from gateway.api.gate import Gate
 from gateway.auth.principals import Principals
+from gateway.auth.uses import KeyUses
 from gateway.db import engine, migrate, pools, queries
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.errors import Unavailable
@@ -33,6 +34,7 @@ logger = log.get("gateway")
 ENCODE_THREADS = 2
 LIMITER_CONNECTIONS_MAX = 8
 LEDGER_CONNECTIONS_MAX = 2
+ADMIN_CONNECTIONS_MAX = 2
 LEDGER_RETRY_S = 1.0
 CLOCK_SKEW_S_MAX = 60.0
 CHECK_TIMEOUT_S = 1.0
@@ -52,7 +54,9 @@ class Gateway:
         self._engine = engine.create(self._url)
         self._hot = self._pool(LIMITER_CONNECTIONS_MAX)
         self._cold = self._pool(LEDGER_CONNECTIONS_MAX)
-        self._principals = Principals(self._engine)
+        self._administration = engine.create(self._url, connections_max=ADMIN_CONNECTIONS_MAX)
+        self._uses = KeyUses(self._engine)
+        self._principals = Principals(self._engine, on_use=self._uses.note)
         self._limiter = PgLimiter(self._hot, gateway_id=name)
         self._catalog = Catalog(self._register, self._threads)
         self._dispatcher = Dispatcher(settings.nats_url.reveal(), on_card=self._catalog.add, gateway_id=name)
@@ -61,6 +65,7 @@ class Gateway:
         self.services = Services(
             settings=settings,
             principals=self._principals,
+            database=self._administration,
             catalog=self._catalog,
             admission=self._admission(name),
             dispatcher=self._dispatcher,
@@ -78,10 +83,11 @@ class Gateway:
         except _FAULTS as error:
             logger.warning("postgres.away", error=repr(error))
         try:
-            async with self._hot, self._cold, self._principals, self._limiter:
+            async with self._hot, self._cold, self._uses, self._principals, self._limiter:
                 yield
         finally:
             await self._engine.dispose()
+            await self._administration.dispose()
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     @asynccontextmanager

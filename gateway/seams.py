@@ -6,6 +6,7 @@
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
+from ipaddress import IPv4Network, IPv6Network
 from typing import Protocol
 
 from gateway.admission.limiter import BucketLimit
@@ -20,9 +21,25 @@ class Principal(Protocol):
     @property
     def key_id(self) -> uuid.UUID: ...
     @property
+    def public_id(self) -> str: ...
+    @property
+    def plan_id(self) -> uuid.UUID: ...
+    @property
     def tier(self) -> int: ...
     @property
     def scopes(self) -> frozenset[str]: ...
+    @property
+    def models(self) -> frozenset[uuid.UUID] | None:
+        """The ids of the models that it may use; None: all."""
+        ...
+
+    @property
+    def networks(self) -> tuple[IPv4Network | IPv6Network, ...] | None:
+        """Those that it may be used from; None: all."""
+        ...
+
+    @property
+    def ignore_unknown_fields(self) -> bool: ...
     @property
     def limits(self) -> tuple[BucketLimit, ...]: ...
     @property

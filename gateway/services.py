@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from sqlalchemy.ext.asyncio import AsyncEngine
+
 from gateway.admission.admission import Admission
 from gateway.admission.catalog import Catalog
 from gateway.api.gate import Gate
@@ -14,6 +16,7 @@ from gateway.settings import GatewaySettings
 class Services:
     settings: GatewaySettings
     principals: Principals
+    database: AsyncEngine  # for administrators, apart from the connections that requests wait for
     catalog: Catalog
     admission: Admission
     dispatcher: Dispatcher

@@ -4,6 +4,8 @@ from typing import Annotated
 
 import msgspec
 
+from gateway.auth import address
+from gateway.auth.address import Network
 from shared.settings import Secret
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
@@ -20,6 +22,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     ops_host: str = "127.0.0.1"
     ops_port: Port = 9100
     log_level: str = "info"
+    trusted_proxies: str = ""  # networks, with commas between, whose X-Forwarded-For is believed
+    openapi: bool = True  # serve /openapi.json and /docs
     ledger: bool = True  # also write usage events into Postgres in this process
 
     default_output: Positive = 2_048  # max_tokens where the client gives none, cut to the context
@@ -31,3 +35,10 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     keepalive_s: Seconds = 15  # silence after which a stream gets a comment
     stall_s: Seconds = 30  # a client that takes nothing for so long is cut off
     drain_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30  # for open requests to end after SIGTERM
+
+    def __post_init__(self) -> None:
+        address.networks(self.trusted_proxies)
+
+    @property
+    def trusted_networks(self) -> tuple[Network, ...]:
+        return address.networks(self.trusted_proxies)

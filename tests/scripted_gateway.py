@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network
 
 import aiohttp
 import msgspec
@@ -21,6 +22,7 @@ from gateway.admission.catalog import Catalog
 from gateway.admission.limiter import BucketLimit, BucketState, Decision, Demand
 from gateway.api.gate import Gate
 from gateway.app import listening
+from gateway.db import engine
 from gateway.errors import GatewayError, InvalidKey
 from gateway.metrics import Metrics
 from gateway.services import Services
@@ -30,6 +32,7 @@ from shared.settings import Secret
 from tests.services import free_port
 
 MODEL = "tiny"
+MODEL_ID = uuid.UUID(int=9)
 POOL = "default"
 KEY = "fb-test-good"
 ADMIN_KEY = "fb-test-admin"
@@ -37,6 +40,7 @@ AUTH = {"authorization": f"Bearer {KEY}"}
 CONTEXT = 512
 BOS, EOS = 0, 1
 SPECIALS = ("<s>", "</s>")
+NO_DATABASE = "postgresql://nobody@127.0.0.1:1/nothing"
 TEMPLATE = (
     "{% for message in messages %}<s>{{ message.role }}\n{{ message.content }}</s>{% endfor %}"
     "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
@@ -79,8 +83,13 @@ def chat_prompt_tokens(*contents: str, role: str = "user") -> int:
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
     tenant_id: uuid.UUID = uuid.UUID(int=1)
     key_id: uuid.UUID = uuid.UUID(int=2)
+    public_id: str = "scripted"
+    plan_id: uuid.UUID = uuid.UUID(int=3)
     tier: int = 0
     scopes: frozenset[str] = frozenset({"inference"})
+    models: frozenset[uuid.UUID] | None = None
+    networks: tuple[IPv4Network | IPv6Network, ...] | None = None
+    ignore_unknown_fields: bool = False
     limits: tuple[BucketLimit, ...] = ()
     context_max: int | None = None
 
@@ -343,13 +352,14 @@ class Answer(msgspec.Struct):
 
 @asynccontextmanager
 async def scripted_gateway(
-    *, model: wire.ModelCard | None = None, **settings: object
+    *, model: wire.ModelCard | None = None, database_url: str = NO_DATABASE, **settings: object
 ) -> AsyncGenerator[ScriptedGateway]:
     loaded = GatewaySettings(postgres_url=Secret(""), nats_url=Secret(""), **settings)
+    database = engine.create(database_url, connections_max=2)
     principals, limiter, dispatcher = ScriptedPrincipals(), ScriptedLimiter(), ScriptedDispatcher()
 
     async def register(_: wire.ModelCard, __: str) -> str:
-        return "model-id"
+        return str(MODEL_ID)
 
     with executor() as threads:
         catalog = Catalog(register, threads)
@@ -366,6 +376,7 @@ async def scripted_gateway(
         services = Services(
             settings=loaded,
             principals=principals,
+            database=database,
             catalog=catalog,
             admission=admission,
             dispatcher=dispatcher,
@@ -377,6 +388,7 @@ async def scripted_gateway(
             yield ScriptedGateway(
                 f"http://127.0.0.1:{port}", port, services, principals, limiter, dispatcher, http, server
             )
+    await database.dispose()
 
 
 @contextlib.contextmanager

@@ -52,7 +52,7 @@ class Admission:
 
     async def admit(self, principal: Principal, request_id: uuid.UUID, generation: Generation) -> Admitted:
         """Encode, check and reserve. Raises ModelNotFound, InvalidRequest, ContextTooLong, RateLimited, Unavailable."""
-        model, pool = self._find(generation.model)
+        model, pool = self._find(principal, generation.model)
         _check_ids(generation, model.card.vocab_size)
         prompts = await model.encoder.encode(generation)
         max_tokens = self._output(principal, model, generation, max(map(len, prompts)))
@@ -65,12 +65,14 @@ class Admission:
     async def settle(self, request_id: uuid.UUID, tokens_used: int) -> None:
         await self._limiter.settle(request_id, tokens_used)
 
-    def _find(self, name: str) -> tuple[ServedModel, str]:
-        ready = self._fleet.find(name)
+    def _find(self, principal: Principal, name: str) -> tuple[ServedModel, str]:
+        """A model that the principal may not use is as if it did not exist."""
+        hidden = self._catalog.hides(principal.models, name)
+        ready = None if hidden else self._fleet.find(name)
         model = None if ready is None else self._catalog.get(ready.digest)
         if ready is not None and model is not None:
             return model, ready.pool
-        if ready is not None or self._catalog.knows(name) or not self._fleet.models():
+        if ready is not None or (self._catalog.knows(name) and not hidden) or not self._fleet.models():
             raise Unavailable(f"No worker is ready for the model {_shown(name)}.", retry_after_ms=RETRY_AFTER_MS)
         raise ModelNotFound(f"The model {_shown(name)} does not exist or you have no access to it.", param="model")
 

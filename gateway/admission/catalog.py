@@ -5,6 +5,7 @@ A model is served only once it is here, and stays here when its workers go: its 
 
 import asyncio
 import time
+import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -53,3 +54,10 @@ class Catalog:
 
     def knows(self, name: str) -> bool:
         return any(model.card.name == name for model in self._by_digest.values())
+
+    def hides(self, usable: frozenset[uuid.UUID] | None, name: str) -> bool:
+        """Whether `name` is a model's here and none of its rows is `usable`; None: all are."""
+        if usable is None:
+            return False
+        rows = [uuid.UUID(model.id) for model in self._by_digest.values() if model.card.name == name]
+        return bool(rows) and usable.isdisjoint(rows)

@@ -23,7 +23,7 @@ from gateway.api.shape import Choice, Heading, Shape, Usage, event
 from gateway.api.sse import EventStream
 from gateway.api.visit import OK, Visit
 from gateway.auth import guards
-from gateway.errors import BodyTimeout, GatewayError
+from gateway.errors import GatewayError
 from gateway.seams import Principal
 from gateway.services import Services
 from shared import log
@@ -38,6 +38,7 @@ class Endpoint(Generic[B]):
     """One dialect: how its bodies are read and its answers written."""
 
     decoder: "msgspec.json.Decoder[B]"
+    lenient: "msgspec.json.Decoder[Any]"  # skips fields that are not known
     parse: Callable[[B], Generation]
     shape: Callable[[Heading], Shape]
 
@@ -48,16 +49,12 @@ async def answer(request: Request[Any, Any, Any], services: Services, endpoint: 
     stack = AsyncExitStack()
     async with stack:
         visit = stack.enter_context(Visit(request_id(request.scope), services.metrics))
-        try:
+        async with body.refusing(request):
             stack.enter_context(services.gate.place())
-            principal = await guards.inference(request, services.principals)
+            principal = await guards.inference(request, services)
             visit.tenant = str(principal.tenant_id)
             data = await body.read(request, bytes_max=settings.body_bytes_max, seconds=settings.body_s)
-        except GatewayError as error:
-            if isinstance(error, BodyTimeout) or not await body.discard(request):
-                error.headers["connection"] = "close"
-            raise
-        asked = body.decode(data, endpoint.decoder)
+        asked = body.decode(data, endpoint.lenient if principal.ignore_unknown_fields else endpoint.decoder)
         _note(visit, asked, services)
         generation = endpoint.parse(asked)
         hangup = await stack.enter_async_context(Hangup(request.receive))

@@ -7,14 +7,15 @@ body was left lying is closed under the client's next request.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import msgspec
 from litestar import Request
 
 from gateway import headers
-from gateway.errors import BodyTimeout, BodyTooLarge, ClientGone, InvalidRequest, UnsupportedMedia
+from gateway.errors import BodyTimeout, BodyTooLarge, ClientGone, GatewayError, InvalidRequest, UnsupportedMedia
 
 T = TypeVar("T")
 
@@ -62,6 +63,30 @@ async def discard(request: Request[Any, Any, Any]) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+@asynccontextmanager
+async def refusing(request: Request[Any, Any, Any]) -> AsyncGenerator[None]:
+    """Inside, a request may be refused before its body has been read; what it still sends is then thrown away."""
+    try:
+        yield
+    except GatewayError as error:
+        if isinstance(error, BodyTimeout) or not await discard(request):
+            error.headers["connection"] = "close"
+        raise
+
+
+def decode_query(pairs: Iterable[tuple[str, str]], kind: type[T]) -> T:
+    """The parameters of a query as a Struct. Raises InvalidRequest whose `param` is the one at fault."""
+    values: dict[str, str] = {}
+    for name, value in pairs:
+        if name in values:
+            raise InvalidRequest(f"{_short(name)}: given twice.", param=_short(name))
+        values[name] = value
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise _invalid_field(str(error)) from None
 
 
 def decode(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:

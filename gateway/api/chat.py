@@ -9,10 +9,15 @@ from litestar.di import NamedDependency
 from gateway.api import parse
 from gateway.api.answer import Endpoint, answer
 from gateway.api.chat_shape import ChatShape
-from gateway.api.schemas import ChatBody
+from gateway.api.schemas import ChatBody, LenientChatBody
 from gateway.services import Services
 
-ENDPOINT = Endpoint(msgspec.json.Decoder(ChatBody), parse.chat, ChatShape)
+ENDPOINT = Endpoint(
+    decoder=msgspec.json.Decoder(ChatBody),
+    lenient=msgspec.json.Decoder(LenientChatBody),
+    parse=parse.chat,
+    shape=ChatShape,
+)
 
 
 @post("/v1/chat/completions", status_code=200)

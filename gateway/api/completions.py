@@ -9,10 +9,15 @@ from litestar.di import NamedDependency
 from gateway.api import parse
 from gateway.api.answer import Endpoint, answer
 from gateway.api.completion_shape import CompletionShape
-from gateway.api.schemas import CompletionBody
+from gateway.api.schemas import CompletionBody, LenientCompletionBody
 from gateway.services import Services
 
-ENDPOINT = Endpoint(msgspec.json.Decoder(CompletionBody), parse.completion, CompletionShape)
+ENDPOINT = Endpoint(
+    decoder=msgspec.json.Decoder(CompletionBody),
+    lenient=msgspec.json.Decoder(LenientCompletionBody),
+    parse=parse.completion,
+    shape=CompletionShape,
+)
 
 
 @post("/v1/completions", status_code=200)

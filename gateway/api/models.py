@@ -9,6 +9,7 @@ from litestar.params import FromPath
 
 from gateway.auth import guards
 from gateway.errors import ModelNotFound
+from gateway.seams import Principal
 from gateway.services import Services
 
 
@@ -26,25 +27,27 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
 
 @get("/v1/models")
 async def list_models(request: Request[Any, Any, Any], services: NamedDependency[Services]) -> Response[bytes]:
-    await guards.caller(request, services.principals)
-    return _json(ModelList(data=_ready(services)))
+    principal = await guards.caller(request, services)
+    return _json(ModelList(data=_ready(services, principal)))
 
 
 @get("/v1/models/{name:path}")
 async def get_model(
     request: Request[Any, Any, Any], services: NamedDependency[Services], name: FromPath[str]
 ) -> Response[bytes]:
-    await guards.caller(request, services.principals)
+    principal = await guards.caller(request, services)
     wanted = name.removeprefix("/")
-    for model in _ready(services):
+    for model in _ready(services, principal):
         if model.id == wanted:
             return _json(model)
     raise ModelNotFound(f"The model `{wanted[:80]}` does not exist or you have no access to it.", param="model")
 
 
-def _ready(services: Services) -> list[Model]:
+def _ready(services: Services, principal: Principal) -> list[Model]:
     found: dict[str, Model] = {}
     for ready in services.dispatcher.fleet.models():
+        if services.catalog.hides(principal.models, ready.name):
+            continue
         if served := services.catalog.get(ready.digest):
             found.setdefault(ready.name, Model(id=ready.name, created=served.created_s))
     return [found[name] for name in sorted(found)]

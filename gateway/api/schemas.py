@@ -96,6 +96,14 @@ class CompletionBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True
     suffix: msgspec.Raw = NULL
 
 
+class LenientChatBody(ChatBody, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """For tenants with the flag `ignore_unknown_fields`."""
+
+
+class LenientCompletionBody(CompletionBody, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """For tenants with the flag `ignore_unknown_fields`."""
+
+
 # The values, besides null, with which a refused field changes nothing.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},),

@@ -1,24 +1,54 @@
 """Who may do what. Handlers call these first, before they look at a body."""
 
-from typing import Any
+from typing import Any, Final
 
 from litestar import Request
 
 from gateway import headers
+from gateway.auth import address
+from gateway.auth.address import Address
 from gateway.errors import Forbidden
-from gateway.seams import Principal, Principals
+from gateway.seams import Principal
+from gateway.services import Services
 
-ADMIN = "admin"
+INFERENCE: Final = "inference"
+ADMIN: Final = "admin"
+ADMIN_READ: Final = "admin:read"
+ONLY_INFERENCE: Final = frozenset({INFERENCE})
+SCOPES: Final = (INFERENCE, ADMIN, ADMIN_READ)
 
 
-async def caller(request: Request[Any, Any, Any], principals: Principals) -> Principal:
-    """Whoever the Authorization header names. Raises InvalidKey, Unavailable."""
-    return await principals.resolve(headers.values(request.scope, b"authorization"))
+async def caller(request: Request[Any, Any, Any], services: Services) -> Principal:
+    """Whoever the Authorization header names, from where that key may be used. Raises InvalidKey, Unavailable,
+    Forbidden.
+    """
+    principal = await services.principals.resolve(headers.values(request.scope, b"authorization"))
+    if principal.networks is not None and not address.is_in(origin(request, services), principal.networks):
+        raise Forbidden("This API key may not be used from your address.", code="ip_not_authorized")
+    return principal
 
 
-async def inference(request: Request[Any, Any, Any], principals: Principals) -> Principal:
+async def inference(request: Request[Any, Any, Any], services: Services) -> Principal:
     """A caller that may use models. Raises InvalidKey, Unavailable, Forbidden."""
-    principal = await caller(request, principals)
-    if ADMIN in principal.scopes:
+    principal = await caller(request, services)
+    if principal.scopes != ONLY_INFERENCE:
         raise Forbidden("An admin key cannot call models; use a tenant's key.")
     return principal
+
+
+async def administrator(request: Request[Any, Any, Any], services: Services, *, changes: bool) -> Principal:
+    """A caller that may read what administrators see and, if it `changes` something, change it. Raises InvalidKey,
+    Unavailable, Forbidden.
+    """
+    principal = await caller(request, services)
+    if ADMIN not in principal.scopes and (changes or ADMIN_READ not in principal.scopes):
+        raise Forbidden(
+            "This API key may not administer." if not changes else "This API key may not change anything here."
+        )
+    return principal
+
+
+def origin(request: Request[Any, Any, Any], services: Services) -> Address | None:
+    peer = request.scope.get("client")
+    forwarded = headers.values(request.scope, b"x-forwarded-for")
+    return address.client(peer[0] if peer else "", forwarded, services.settings.trusted_networks)

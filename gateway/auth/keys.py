@@ -30,6 +30,7 @@ _FORM = re.compile(
     rf"-(?P<secret>[0-9A-Za-z]{{{SECRET_LENGTH}}})(?P<checksum>[0-9A-Za-z]{{{CHECKSUM_LENGTH}}})",
     re.ASCII,
 )
+_SECRET = re.compile(rf"(fb-[a-z]{{1,8}}-[0-9a-z]{{{PUBLIC_ID_LENGTH}}}-)[0-9A-Za-z]+", re.ASCII)
 
 
 class ParsedKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +62,11 @@ def verify(key: ParsedKey, stored_digest: bytes) -> bool:
 
 def generate(env: str) -> tuple[str, KeyRecord]:
     """A new key: its full text, to be shown once, and what to store."""
-    public_id = "".join(secrets.choice(PUBLIC_ID_DIGITS) for _ in range(PUBLIC_ID_LENGTH))
+    return renew(env, "".join(secrets.choice(PUBLIC_ID_DIGITS) for _ in range(PUBLIC_ID_LENGTH)))
+
+
+def renew(env: str, public_id: str) -> tuple[str, KeyRecord]:
+    """The same for a key that has its public id already: only the secret is new."""
     secret = "".join(secrets.choice(DIGITS) for _ in range(SECRET_LENGTH))
     head = f"fb-{env}-{public_id}-{secret}"
     text = head + _checksum(head)
@@ -87,6 +92,11 @@ def parse(text: str) -> ParsedKey | None:
     if match is None or _checksum(text[:-CHECKSUM_LENGTH]) != match["checksum"]:
         return None
     return ParsedKey(env=match["env"], public_id=match["public_id"], digest=digest(match["secret"]))
+
+
+def redact(text: str) -> str:
+    """`text` without the secrets of keys in it, whole or cut, with or without a right checksum."""
+    return _SECRET.sub(r"\1***", text)
 
 
 def _checksum(head: str) -> str:

@@ -8,6 +8,9 @@ were last read.
 
 import asyncio
 import uuid
+from collections.abc import Callable
+from datetime import datetime
+from ipaddress import IPv4Network, IPv6Network
 from types import TracebackType
 from typing import Final, Self
 
@@ -46,9 +49,13 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     key_id: uuid.UUID
     public_id: str
+    plan_id: uuid.UUID
     plan: str
     tier: int
-    scopes: frozenset[str]  # "inference" or "admin"; an admin key does not call inference
+    scopes: frozenset[str]  # "inference", or "admin" and "admin:read": an admin key does not call inference
+    models: frozenset[uuid.UUID] | None  # those that it may use; None: all
+    networks: tuple[IPv4Network | IPv6Network, ...] | None  # those that it may be used from; None: all
+    ignore_unknown_fields: bool  # the tenant's wish for the bodies of its requests
     limits: tuple[BucketLimit, ...]
     context_max: int | None  # tokens, prompt + output; None: the model's
 
@@ -67,8 +74,11 @@ class Known(msgspec.Struct, frozen=True):
 class Principals:
     """Use with `async with`: the poll for changes runs inside."""
 
-    def __init__(self, engine: AsyncEngine, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, engine: AsyncEngine, *, clock: Clock | None = None, on_use: Callable[[uuid.UUID], None] | None = None
+    ) -> None:
         self._engine = engine
+        self._on_use = on_use
         self._clock = clock or SystemClock()
         self._log = log.get("principals")
         self._cache: KeyCache[Known] = KeyCache(known_max=KEYS_MAX, unknown_max=UNKNOWN_MAX, unknown_s=UNKNOWN_S)
@@ -104,16 +114,25 @@ class Principals:
             return self._checked(key, entry.value)
 
     def _checked(self, key: ParsedKey, known: Known | None) -> Principal:
-        # An unknown id costs the same comparison as a wrong secret.
-        matches = keys.verify(key, known.stored.digest if known else _NO_DIGEST)
-        if known is None or not matches or key.env != known.stored.env or known.stored.revoked_at is not None:
-            raise authorization.refused()
-        expires_at = known.stored.expires_at
-        if expires_at is not None and expires_at.timestamp() <= self._clock.wall():
+        # An unknown id costs the same two comparisons as a wrong secret, a revoked key and an expired one.
+        stored = known.stored if known else None
+        current = keys.verify(key, stored.digest if stored else _NO_DIGEST)
+        former = keys.verify(key, (stored and stored.former_digest) or _NO_DIGEST)
+        former_is_good = stored is not None and self._is_before(stored.former_until)
+        if known is None or not (current or (former and former_is_good)) or not self._is_good(known.stored, key):
             raise authorization.refused()
         if known.stored.tenant_status != "active":
             raise Forbidden("This account is suspended.", code="account_suspended")
+        if self._on_use is not None:
+            self._on_use(known.stored.key_id)
         return known.principal
+
+    def _is_good(self, stored: StoredKey, key: ParsedKey) -> bool:
+        expired = stored.expires_at is not None and not self._is_before(stored.expires_at)
+        return key.env == stored.env and stored.revoked_at is None and not expired
+
+    def _is_before(self, moment: datetime | None) -> bool:
+        return moment is not None and self._clock.wall() < moment.timestamp()
 
     async def _read_once(self, public_id: str) -> Known | None:
         """The key's row, read once however many requests ask for it at the same time."""
@@ -161,9 +180,13 @@ def principal(stored: StoredKey) -> Principal:
         tenant=stored.tenant,
         key_id=stored.key_id,
         public_id=stored.public_id,
+        plan_id=stored.plan_id,
         plan=stored.plan,
         tier=stored.tier,
         scopes=stored.scopes,
+        models=stored.models,
+        networks=stored.networks,
+        ignore_unknown_fields=stored.ignore_unknown_fields,
         limits=quotas.limits(stored),
         context_max=quotas.context_max(stored),
     )

@@ -5,14 +5,16 @@ name when Postgres cannot answer.
 """
 
 import uuid
-from datetime import datetime
+from collections.abc import Mapping
+from datetime import date, datetime
+from ipaddress import IPv4Network, IPv6Network, ip_network
 
 import msgspec
-from sqlalchemy import select, text
-from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy import Text, cast, exists, select, text
+from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.db.tables import api_keys, models, plans, quotas, tenants
+from gateway.db.tables import api_keys, model_grants, models, plans, quotas, tenants
 from shared.ids import uuid7
 
 
@@ -25,7 +27,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
-    """An API key's row with its tenant's and plan's."""
+    """An API key's row with its tenant's and plan's. `models` and `networks`: None allows all, an empty one none."""
 
     key_id: uuid.UUID
     public_id: str
@@ -34,9 +36,15 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
     scopes: frozenset[str]
     expires_at: datetime | None
     revoked_at: datetime | None
+    former_digest: bytes | None = None  # of the secret before the last rotation
+    former_until: datetime | None = None
+    networks: tuple[IPv4Network | IPv6Network, ...] | None = None
+    models: frozenset[uuid.UUID] | None = None  # what the key's list, the models' access and the grants leave
     tenant_id: uuid.UUID
     tenant: str
     tenant_status: str
+    ignore_unknown_fields: bool = False
+    plan_id: uuid.UUID
     plan: str
     tier: int
     plan_quotas: tuple[Quota, ...]
@@ -53,9 +61,14 @@ _KEY = (
         api_keys.c.scopes,
         api_keys.c.expires_at,
         api_keys.c.revoked_at,
+        api_keys.c.former_digest,
+        api_keys.c.former_until,
+        api_keys.c.models,
+        cast(api_keys.c.networks, ARRAY(Text)).label("networks"),
         tenants.c.id.label("tenant_id"),
         tenants.c.name.label("tenant"),
         tenants.c.status,
+        tenants.c.ignore_unknown_fields,
         plans.c.id.label("plan_id"),
         plans.c.name.label("plan"),
         plans.c.tier,
@@ -74,6 +87,7 @@ async def find_key(engine: AsyncEngine, public_id: str) -> StoredKey | None:
             (quotas.c.plan_id == row.plan_id) | (quotas.c.tenant_id == row.tenant_id) | (quotas.c.api_key_id == row.id)
         )
         found = (await connection.execute(scoped)).all()
+        usable = await _usable_models(connection, row.tenant_id, row.plan_id, row.models)
 
     def of(column: str) -> tuple[Quota, ...]:
         return tuple(
@@ -90,15 +104,35 @@ async def find_key(engine: AsyncEngine, public_id: str) -> StoredKey | None:
         scopes=frozenset(row.scopes),
         expires_at=row.expires_at,
         revoked_at=row.revoked_at,
+        former_digest=row.former_digest,
+        former_until=row.former_until,
+        networks=None if row.networks is None else tuple(ip_network(network) for network in row.networks),
+        models=usable,
         tenant_id=row.tenant_id,
         tenant=row.tenant,
         tenant_status=row.status,
+        ignore_unknown_fields=row.ignore_unknown_fields,
+        plan_id=row.plan_id,
         plan=row.plan,
         tier=row.tier,
         plan_quotas=of("plan_id"),
         tenant_quotas=of("tenant_id"),
         key_quotas=of("api_key_id"),
     )
+
+
+async def _usable_models(
+    connection: AsyncConnection, tenant_id: uuid.UUID, plan_id: uuid.UUID, listed: list[uuid.UUID] | None
+) -> frozenset[uuid.UUID] | None:
+    """The models that are open or granted to this tenant, of those that its key lists; None when that is all."""
+    grant = (model_grants.c.tenant_id == tenant_id) | (model_grants.c.plan_id == plan_id)
+    granted = exists().where(model_grants.c.model_id == models.c.id, grant)
+    asked = select(models.c.id, ((models.c.access == "open") | granted).label("usable"))
+    rows = (await connection.execute(asked)).all()
+    usable = frozenset(row.id for row in rows if row.usable)
+    if listed is not None:
+        return usable & frozenset(listed)
+    return None if len(usable) == len(rows) else usable
 
 
 _CHANGES = text(
@@ -116,6 +150,21 @@ async def changes_since(engine: AsyncEngine, since: int, *, rows_max: int) -> tu
     async with engine.connect() as connection:
         rows = (await connection.execute(_CHANGES, {"since": str(since), "rows_max": rows_max})).all()
     return int(rows[0].xmin), {row.id: row.tenant_id for row in rows if row.id is not None}
+
+
+_USES = text(
+    "INSERT INTO key_uses (api_key_id, last_used_on)"
+    " SELECT k.id, u.day FROM unnest(CAST(:ids AS uuid[]), CAST(:days AS date[])) AS u (id, day)"
+    " JOIN api_keys k ON k.id = u.id ORDER BY k.id"  # so that two gateways never wait for each other
+    " ON CONFLICT (api_key_id) DO UPDATE SET last_used_on = excluded.last_used_on"
+    " WHERE key_uses.last_used_on < excluded.last_used_on"
+)
+
+
+async def note_uses(engine: AsyncEngine, days: Mapping[uuid.UUID, date]) -> None:
+    """The day on which each key was used. Keys that are gone are passed over."""
+    async with engine.begin() as connection:
+        await connection.execute(_USES, {"ids": list(days), "days": list(days.values())})
 
 
 async def register_model(

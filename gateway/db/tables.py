@@ -6,11 +6,37 @@ is not here.
 
 from typing import Final
 
-from sqlalchemy import BigInteger, Boolean, Column, Integer, LargeBinary, MetaData, SmallInteger, Table, Text, Uuid
-from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Date,
+    Identity,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    Uuid,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, CIDR, INET, JSONB, TIMESTAMP
 
 metadata: Final = MetaData()
 _Timestamp: Final = TIMESTAMP(timezone=True)
+
+# What `quotas.metric` may be; money in micro-units, everything else in requests or tokens.
+QUOTA_METRICS: Final = (
+    "rpm",
+    "tpm",
+    "max_context",
+    "max_output",
+    "concurrency",
+    "queued_requests",
+    "queued_tokens",
+    "day_tokens",
+    "month_cost",
+)
 
 tiers: Final = Table(
     "tiers",
@@ -35,6 +61,7 @@ tenants: Final = Table(
     Column("name", Text, nullable=False),
     Column("status", Text, nullable=False),
     Column("plan_id", Uuid, nullable=False),
+    Column("ignore_unknown_fields", Boolean, nullable=False),
     Column("created_at", _Timestamp, nullable=False),
 )
 
@@ -51,7 +78,18 @@ api_keys: Final = Table(
     Column("scopes", ARRAY(Text), nullable=False),
     Column("expires_at", _Timestamp),
     Column("revoked_at", _Timestamp),
+    Column("former_digest", LargeBinary),
+    Column("former_until", _Timestamp),
+    Column("models", ARRAY(Uuid)),
+    Column("networks", ARRAY(CIDR)),
     Column("created_at", _Timestamp, nullable=False),
+)
+
+key_uses: Final = Table(
+    "key_uses",
+    metadata,
+    Column("api_key_id", Uuid, primary_key=True),
+    Column("last_used_on", Date, nullable=False),
 )
 
 quotas: Final = Table(
@@ -75,6 +113,43 @@ models: Final = Table(
     Column("context_length", Integer, nullable=False),
     Column("vocab_size", Integer, nullable=False),
     Column("card", Text, nullable=False),
+    Column("access", Text, nullable=False),
+    Column("created_at", _Timestamp, nullable=False),
+)
+
+model_grants: Final = Table(
+    "model_grants",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("model_id", Uuid, nullable=False),
+    Column("plan_id", Uuid),
+    Column("tenant_id", Uuid),
+    Column("created_at", _Timestamp, nullable=False),
+)
+
+audit_log: Final = Table(
+    "audit_log",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("at", _Timestamp, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("actor_ip", INET),
+    Column("action", Text, nullable=False),
+    Column("object_type", Text, nullable=False),
+    Column("object_id", Text, nullable=False),
+    Column("before", JSONB),
+    Column("after", JSONB),
+    Column("request_id", Uuid),
+)
+
+idempotent_answers: Final = Table(
+    "idempotent_answers",
+    metadata,
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("fingerprint", LargeBinary, nullable=False),
+    Column("status", SmallInteger, nullable=False),
+    Column("body", LargeBinary, nullable=False),
     Column("created_at", _Timestamp, nullable=False),
 )
 

@@ -1,4 +1,4 @@
-"""Who may call, in full."""
+"""Who may call, in full: rotation, allow-lists, model grants, uses, the audit log and answers to repeated calls."""
 
 from migrations import sql
 

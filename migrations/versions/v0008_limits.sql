@@ -1,1 +1,2 @@
 -- Every limit, and who holds what of it.
+SELECT 1;

@@ -33,7 +33,7 @@ async def test_a_tenant_is_listed_with_what_it_was_given(database: AsyncEngine) 
     await catalogue.create_tenant(database, "zeta", plan="interactive", limits=Limits())
     acme, zeta = await catalogue.list_tenants(database)
     assert (acme.name, acme.plan, acme.tier, acme.status) == ("acme", "economy", 2, "active")
-    assert acme.limits == Limits(rpm=0, tpm=5, max_context=None)
+    assert acme.limits == Limits(rpm=0, tpm=5)
     assert (zeta.tier, zeta.limits) == (0, Limits())
 
 
@@ -144,9 +144,9 @@ async def test_the_commands_from_schema_to_usage(
     assert "schema is at revision" in await forebay("migrate", "--check")
     await forebay("tenant", "create", "acme", "--tier", "0", "--rpm", "60", "--tpm", "0")
     listed = json.loads(await forebay("tenant", "list", "--json"))
-    assert (listed["tier"], listed["limits"]) == (0, {"rpm": 60, "tpm": 0, "max_context": None})
+    assert (listed["tier"], listed["limits"]) == (0, {"rpm": 60, "tpm": 0})
     assert "acme" in await forebay("tenant", "list")
-    key = (await forebay("key", "create", "acme", "--admin")).strip()
+    key = (await forebay("key", "create", "acme", "--scope", "admin")).strip()
     parsed = keys.parse(key)
     assert parsed is not None
     stored = await queries.find_key(database, parsed.public_id)

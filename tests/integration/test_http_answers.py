@@ -13,6 +13,7 @@ from tests.scripted_gateway import (
     CONTEXT,
     KEY,
     MODEL,
+    MODEL_ID,
     Play,
     ScriptedGateway,
     chat_prompt_tokens,
@@ -194,7 +195,7 @@ async def test_the_job(gateway: ScriptedGateway) -> None:
     assert (job.attempt, job.gateway, job.model, job.card, job.tier, job.n) == (
         1,
         "gw-test",
-        "model-id",
+        str(MODEL_ID),
         "digest",
         0,
         2,

@@ -17,6 +17,7 @@ KEY = StoredKey(
     tenant_id=uuid.uuid4(),
     tenant="acme",
     tenant_status="active",
+    plan_id=uuid.uuid4(),
     plan="standard",
     tier=1,
     plan_quotas=(),

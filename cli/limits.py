@@ -1,0 +1,58 @@
+"""The options that state limits, the same for tenants, plans and keys."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Literal
+
+import cyclopts
+
+from gateway.admission.bucket import LIMIT_MAX
+from gateway.db.catalogue import Limits
+
+UNLIMITED = "unlimited"
+
+Value = int | Literal["unlimited"] | None
+
+
+def whole(_: object, tokens: Sequence[cyclopts.Token]) -> int | str:
+    """Cyclopts itself rounds 1.5 to 2, which is no limit that anybody asked for."""
+    text = tokens[0].value
+    if text == UNLIMITED:
+        return text
+    if not (text.isascii() and text.isdecimal()) or int(text) > LIMIT_MAX:
+        raise ValueError(f"a limit is a whole number from 0 to {LIMIT_MAX} or {UNLIMITED}, not {text}")
+    return int(text)
+
+
+def _limit(what: str) -> cyclopts.Parameter:
+    return cyclopts.Parameter(converter=whole, help=f"{what}. 0 allows none; left out, nothing is said.")
+
+
+@cyclopts.Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class LimitOptions:
+    """A whole number, or `unlimited`."""
+
+    rpm: Annotated[Value, _limit("Requests per minute")] = None
+    tpm: Annotated[Value, _limit("Tokens per minute, prompt and output together")] = None
+    max_context: Annotated[Value, _limit("Tokens of prompt and output that one request may have")] = None
+    max_output: Annotated[Value, _limit("Tokens of output that one request may have")] = None
+    concurrency: Annotated[Value, _limit("Requests at once")] = None
+    queued_requests: Annotated[Value, _limit("Requests that wait for a worker")] = None
+    queued_tokens: Annotated[Value, _limit("Tokens of requests that wait for a worker")] = None
+    day_tokens: Annotated[Value, _limit("Tokens a day")] = None
+    month_cost: Annotated[Value, _limit("Cost a month, in millionths of the currency")] = None
+
+    def stated(self) -> Limits:
+        given = {metric: value for metric, value in asdict(self).items() if value is not None}
+        return Limits(**{metric: None if value == UNLIMITED else value for metric, value in given.items()})
+
+
+NO_OPTIONS = LimitOptions()
+
+
+def shown(limits: Limits) -> str:
+    """In a table's cell."""
+    return ", ".join(
+        f"{metric} {UNLIMITED if allowed is None else f'{allowed:,}'}" for metric, allowed in limits.stated().items()
+    )

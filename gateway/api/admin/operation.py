@@ -1,0 +1,48 @@
+"""One operation of the administrators' API: its method, its path, its types, and the function that does it."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.db.audit import Author
+from gateway.services import Services
+
+
+@dataclass(slots=True, frozen=True)
+class Call:
+    """One call while it is served: everything it changes is one transaction of `connection`."""
+
+    connection: AsyncConnection
+    author: Author
+    path: Mapping[str, str]
+    services: Services
+
+
+class NoQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """No parameters."""
+
+
+class Deleted(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    deleted: bool = True
+
+
+Run = Callable[..., Awaitable[msgspec.Struct]]
+
+
+@dataclass(slots=True, frozen=True)
+class Operation:
+    method: str
+    path: str  # with {names}
+    status: int  # of success
+    run: Run
+    answer: Any  # a Struct
+    query: type[msgspec.Struct] = NoQuery
+    body: type[msgspec.Struct] | None = None
+
+    @property
+    def changes(self) -> bool:
+        return self.method != "GET"

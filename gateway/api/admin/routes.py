@@ -1,0 +1,17 @@
+"""Every route of the administrators' API."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from litestar.handlers import HTTPRouteHandler
+
+from gateway.api.admin import audit, keys, models, plans, quotas, tenants
+
+ROUTES: Final[Sequence[HTTPRouteHandler]] = (
+    *tenants.ROUTES,
+    *plans.ROUTES,
+    *keys.ROUTES,
+    *quotas.ROUTES,
+    *models.ROUTES,
+    *audit.ROUTES,
+)

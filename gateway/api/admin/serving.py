@@ -1,0 +1,175 @@
+"""What every call of the administrators' API goes through: place, key, body, one transaction, answer, in this order.
+
+A call that carries an Idempotency-Key is answered once: its answer is stored in the transaction of its change, so that
+a repeat gets the answer and changes nothing, and a call that failed or was cut off has left nothing and may be
+repeated. Nothing here knows what is administered.
+"""
+
+import asyncio
+import hashlib
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, runtime_checkable
+
+import msgspec
+from litestar import Request, Response
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway import headers
+from gateway.api import body
+from gateway.api.admin.operation import Call, NoQuery, Operation
+from gateway.api.requestid import request_id
+from gateway.auth import guards
+from gateway.db import idempotency, pools
+from gateway.db.audit import Author
+from gateway.db.catalogue import AlreadyExists, CatalogueError, NotFound
+from gateway.errors import Conflict, GatewayError, InvalidRequest, ObjectNotFound, Unavailable
+from gateway.seams import Principal
+from gateway.services import Services
+from shared import log
+
+logger = log.get("gateway.admin")
+
+CALL_S: Final = 15.0
+RETRY_AFTER_MS: Final = 1_000
+REPLAYED: Final = {"idempotent-replayed": "true"}
+
+_FAULTS: Final = (SQLAlchemyError, *pools.AWAY)
+
+
+@runtime_checkable
+class ShownOnce(Protocol):
+    """An answer with a secret in it."""
+
+    def without_secret(self) -> msgspec.Struct:
+        """The same answer, fit to be stored and given again."""
+        ...
+
+
+async def serve(request: Request[Any, Any, Any], services: Services, operation: Operation) -> Response[bytes]:
+    """The response to `request`. Raises GatewayError."""
+    async with AsyncExitStack() as stack:
+        async with body.refusing(request):
+            stack.enter_context(services.gate.place())
+            principal = await guards.administrator(request, services, changes=operation.changes)
+            data = await _body(request, services, operation)
+        arguments = _arguments(request, operation, data)
+        repeatable = _repeatable(request, operation, principal, data)
+        try:
+            async with asyncio.timeout(CALL_S), services.database.begin() as connection:
+                call = _call(request, services, connection, principal)
+                response = await _once(connection, repeatable, operation, call, arguments)
+        except CatalogueError as error:
+            raise _told(error) from error
+        except _FAULTS as error:
+            logger.warning("admin.not_served", path=operation.path, error=type(error).__name__)
+            raise Unavailable("Postgres cannot be asked at the moment.", retry_after_ms=RETRY_AFTER_MS) from error
+    logger.info(
+        "admin.served",
+        method=operation.method,
+        path=operation.path,
+        status=response.status_code,
+        actor=call.author.actor,
+        request=str(call.author.request_id),
+    )
+    return response
+
+
+async def _body(request: Request[Any, Any, Any], services: Services, operation: Operation) -> bytes:
+    if operation.body is None:
+        return b""
+    return await body.read(request, bytes_max=services.settings.body_bytes_max, seconds=services.settings.body_s)
+
+
+def _arguments(request: Request[Any, Any, Any], operation: Operation, data: bytes) -> dict[str, msgspec.Struct]:
+    """What the function is called with besides the call. Raises InvalidRequest."""
+    query = body.decode_query(request.query_params.multi_items(), operation.query)
+    arguments: dict[str, msgspec.Struct] = {} if isinstance(query, NoQuery) else {"query": query}
+    if operation.body is not None:
+        arguments["body"] = body.decode(data, msgspec.json.Decoder(operation.body))
+    return arguments
+
+
+def _call(
+    request: Request[Any, Any, Any], services: Services, connection: AsyncConnection, principal: Principal
+) -> Call:
+    origin = guards.origin(request, services)
+    author = Author(
+        actor=f"key:{principal.public_id}",
+        ip=None if origin is None else str(origin),
+        request_id=request_id(request.scope),
+    )
+    return Call(connection, author, {name: str(value) for name, value in request.path_params.items()}, services)
+
+
+@dataclass(slots=True, frozen=True)
+class _Repeatable:
+    """A call that names itself."""
+
+    owner: idempotency.Owner
+    fingerprint: bytes
+
+
+def _repeatable(
+    request: Request[Any, Any, Any], operation: Operation, principal: Principal, data: bytes
+) -> _Repeatable | None:
+    """Raises InvalidRequest for a key that is none."""
+    keys = headers.values(request.scope, b"idempotency-key")
+    if operation.method != "POST" or not keys:
+        return None
+    if len(keys) > 1 or not 1 <= len(keys[0]) <= idempotency.KEY_LENGTH_MAX or not keys[0].isprintable():
+        raise InvalidRequest(
+            f"An Idempotency-Key is one header of 1 to {idempotency.KEY_LENGTH_MAX} printable characters.",
+            param="Idempotency-Key",
+        )
+    digest = hashlib.sha256()
+    for part in (operation.method.encode(), request.scope["path"].encode(), request.scope["query_string"], data):
+        digest.update(len(part).to_bytes(8) + part)
+    return _Repeatable(idempotency.Owner(principal.tenant_id, keys[0]), digest.digest())
+
+
+async def _once(
+    connection: AsyncConnection,
+    repeatable: _Repeatable | None,
+    operation: Operation,
+    call: Call,
+    arguments: dict[str, msgspec.Struct],
+) -> Response[bytes]:
+    """Do it, unless it has been done. Raises Conflict, InvalidRequest, CatalogueError."""
+    if repeatable is None:
+        return _response(await operation.run(call, **arguments), operation.status)
+    if not await idempotency.claim(connection, repeatable.owner):
+        raise Conflict(
+            "A request with this Idempotency-Key is being served.",
+            code="idempotency_in_progress",
+            retry_after_ms=RETRY_AFTER_MS,
+        )
+    stored = await idempotency.find(connection, repeatable.owner)
+    if stored is not None:
+        if stored.fingerprint != repeatable.fingerprint:
+            raise InvalidRequest(
+                "This Idempotency-Key was used for another request.",
+                param="Idempotency-Key",
+                code="idempotency_mismatch",
+            )
+        return Response(stored.body, status_code=stored.status, media_type="application/json", headers=REPLAYED)
+    answer = await operation.run(call, **arguments)
+    kept = msgspec.json.encode(answer.without_secret() if isinstance(answer, ShownOnce) else answer)
+    await idempotency.keep(
+        connection, repeatable.owner, fingerprint=repeatable.fingerprint, status=operation.status, body=kept
+    )
+    return _response(answer, operation.status)
+
+
+def _response(answer: msgspec.Struct, status: int) -> Response[bytes]:
+    return Response(msgspec.json.encode(answer), status_code=status, media_type="application/json")
+
+
+def _told(error: CatalogueError) -> GatewayError:
+    message = f"{str(error)[:1].upper()}{str(error)[1:]}."
+    if isinstance(error, NotFound):
+        return ObjectNotFound(message)
+    if isinstance(error, AlreadyExists):
+        return Conflict(message, code="already_exists")
+    return InvalidRequest(message, code="invalid_value")

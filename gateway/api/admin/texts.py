@@ -1,0 +1,14 @@
+"""The texts that administrators send, with the forms that the schema of the database demands of them."""
+
+from typing import Annotated
+
+import msgspec
+
+from gateway.auth import keys
+
+Name = Annotated[
+    str, msgspec.Meta(pattern="^[a-z0-9][a-z0-9-]{0,62}$", description="Lower-case letters, digits, dashes.")
+]
+Alias = Annotated[str, msgspec.Meta(min_length=1, max_length=256, description="A model's name.")]
+Note = Annotated[str, msgspec.Meta(max_length=200, description="What it is for.")]
+PublicId = Annotated[str, msgspec.Meta(pattern=f"^[0-9a-z]{{{keys.PUBLIC_ID_LENGTH}}}$")]

@@ -1,0 +1,45 @@
+"""Where a request came from: its peer, or whom trusted proxies say that they speak for.
+
+Pure. `X-Forwarded-For` is believed from the right end on, for as long as whoever wrote the entry is a trusted proxy;
+what anybody else wrote there is as good as invented. Invariant: an address that cannot be told for sure is None,
+which is in no network.
+"""
+
+from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final
+
+Network = IPv4Network | IPv6Network
+Address = IPv4Address | IPv6Address
+
+HOPS_MAX: Final = 32
+
+
+def networks(text: str) -> tuple[Network, ...]:
+    """The networks of a list with commas. Raises ValueError for one that is none."""
+    return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())
+
+
+def client(peer: str, forwarded: Sequence[str], trusted: Sequence[Network]) -> Address | None:
+    """The address behind a connection from `peer` with these values of X-Forwarded-For."""
+    address = _parsed(peer)
+    if not trusted or not is_in(address, trusted):
+        return address
+    hops = ",".join(forwarded).rsplit(",", HOPS_MAX)
+    for hop in reversed(hops if forwarded else []):
+        address = _parsed(hop.strip())
+        if not is_in(address, trusted):
+            break
+    return address
+
+
+def is_in(address: Address | None, allowed: Sequence[Network]) -> bool:
+    return address is not None and any(address in network for network in allowed)
+
+
+def _parsed(text: str) -> Address | None:
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address

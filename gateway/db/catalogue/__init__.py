@@ -1,0 +1,82 @@
+"""Tenants, plans, tiers, keys, quotas and models: what an operator does to them, by the API or the command line.
+
+Each function that changes something is one transaction, or part of the caller's when it is given a connection, with
+its row in the audit log; the triggers of the schema tell the gateways. Nothing here knows who asks but for the name
+that goes into the audit log.
+"""
+
+from gateway.db.catalogue.errors import AlreadyExists, CatalogueError, NotFound, Refused
+from gateway.db.catalogue.keys import KeyRow, create_key, find_key, list_keys, revoke_key, rotate_key, update_key
+from gateway.db.catalogue.limits import NO_LIMITS, Limits
+from gateway.db.catalogue.models import (
+    Access,
+    GrantRow,
+    ModelRow,
+    create_grant,
+    delete_grant,
+    find_model,
+    list_grants,
+    list_models,
+    set_access,
+)
+from gateway.db.catalogue.paging import EVERYTHING, Paging
+from gateway.db.catalogue.plans import (
+    PlanRow,
+    TierRow,
+    create_plan,
+    delete_plan,
+    find_plan,
+    list_plans,
+    list_tiers,
+    plan_of_tier,
+    update_plan,
+)
+from gateway.db.catalogue.quotas import QuotaRow, Scope, delete_quota, list_quotas, set_quota
+from gateway.db.catalogue.tenants import Status, TenantRow, create_tenant, find_tenant, list_tenants, update_tenant
+
+__all__ = [
+    "EVERYTHING",
+    "NO_LIMITS",
+    "Access",
+    "AlreadyExists",
+    "CatalogueError",
+    "GrantRow",
+    "KeyRow",
+    "Limits",
+    "ModelRow",
+    "NotFound",
+    "Paging",
+    "PlanRow",
+    "QuotaRow",
+    "Refused",
+    "Scope",
+    "Status",
+    "TenantRow",
+    "TierRow",
+    "create_grant",
+    "create_key",
+    "create_plan",
+    "create_tenant",
+    "delete_grant",
+    "delete_plan",
+    "delete_quota",
+    "find_key",
+    "find_model",
+    "find_plan",
+    "find_tenant",
+    "list_grants",
+    "list_keys",
+    "list_models",
+    "list_plans",
+    "list_quotas",
+    "list_tenants",
+    "list_tiers",
+    "plan_of_tier",
+    "revoke_key",
+    "rotate_key",
+    "set_access",
+    "set_quota",
+    "update_key",
+    "update_plan",
+    "update_tenant",
+]

@@ -1,0 +1,62 @@
+"""Limits as an operator states them: by metric, where zero, null and nothing at all are three different statements."""
+
+import uuid
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from sqlalchemy import ColumnElement, ScalarSelect, func, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.admission.bucket import LIMIT_MAX
+from gateway.db.tables import quotas
+from shared.ids import uuid7
+
+Allowed = Annotated[int, msgspec.Meta(ge=0, le=LIMIT_MAX)]
+Limit = Allowed | None | UnsetType
+
+UNIQUE = "quotas_scope_metric_unique"
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """By metric: left out says nothing (a tenant then has its plan's), null is unlimited, 0 allows none."""
+
+    rpm: Limit = UNSET
+    tpm: Limit = UNSET
+    max_context: Limit = UNSET
+    max_output: Limit = UNSET
+    concurrency: Limit = UNSET
+    queued_requests: Limit = UNSET
+    queued_tokens: Limit = UNSET
+    day_tokens: Limit = UNSET
+    month_cost: Limit = UNSET
+
+    def stated(self) -> dict[str, int | None]:
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not UNSET}
+
+
+NO_LIMITS = Limits()
+
+
+def limits_of(scope: "ColumnElement[Any]", owner: "ColumnElement[Any]") -> "ScalarSelect[Any]":
+    """A column for a statement over `owner`'s table: its own quotas of every model, by metric."""
+    own = select(func.jsonb_object_agg(quotas.c.metric, quotas.c.allowed)).where(scope == owner)
+    return own.correlate_except(quotas).scalar_subquery()
+
+
+def read(column: dict[str, int | None] | None) -> Limits:
+    return msgspec.convert(column or {}, Limits)
+
+
+async def write(connection: AsyncConnection, scope: str, scope_id: uuid.UUID, limits: Limits) -> None:
+    """What is stated replaces what was there; what is not stays."""
+    rows = [
+        {"id": uuid7(), scope: scope_id, "metric": metric, "allowed": allowed}
+        for metric, allowed in limits.stated().items()
+    ]
+    if rows:
+        new = insert(quotas)
+        await connection.execute(
+            new.on_conflict_do_update(constraint=UNIQUE, set_={"allowed": new.excluded.allowed}), rows
+        )

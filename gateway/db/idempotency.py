@@ -1,0 +1,59 @@
+"""Answers to calls that name themselves, so that a repeat is answered and not done again.
+
+A call claims its name for as long as its transaction lasts; the answer is a row of the same transaction. So whoever
+finds no row and has the claim knows that nothing was done, also after a crash, and nothing ever stays claimed.
+"""
+
+import uuid
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import delete, func, select, text
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.db.tables import idempotent_answers as answers
+
+KEY_LENGTH_MAX: Final = 255
+KEPT_H: Final = 24
+_KEPT_SINCE: Final = func.now() - text(f"interval '{KEPT_H} hours'")
+
+
+@dataclass(slots=True, frozen=True)
+class Owner:
+    """Whose name for a call it is, and the name."""
+
+    tenant_id: uuid.UUID
+    key: str
+
+
+@dataclass(slots=True, frozen=True)
+class Stored:
+    fingerprint: bytes
+    status: int
+    body: bytes
+
+
+async def claim(connection: AsyncConnection, owner: Owner) -> bool:
+    """Hold the name until the transaction ends. False while another one holds it."""
+    name = func.hashtextextended(f"{owner.tenant_id}:{owner.key}", 0)
+    return bool((await connection.execute(select(func.pg_try_advisory_xact_lock(name)))).scalar_one())
+
+
+async def find(connection: AsyncConnection, owner: Owner) -> Stored | None:
+    """The answer that was kept under the name in the last KEPT_H hours. Older ones of everybody are forgotten."""
+    await connection.execute(delete(answers).where(answers.c.created_at < _KEPT_SINCE))
+    asked = select(answers).where(answers.c.tenant_id == owner.tenant_id, answers.c.key == owner.key)
+    row = (await connection.execute(asked)).one_or_none()
+    return None if row is None else Stored(row.fingerprint, row.status, row.body)
+
+
+async def keep(connection: AsyncConnection, owner: Owner, *, fingerprint: bytes, status: int, body: bytes) -> None:
+    row = {
+        "tenant_id": owner.tenant_id,
+        "key": owner.key,
+        "fingerprint": fingerprint,
+        "status": status,
+        "body": body,
+    }
+    await connection.execute(insert(answers).values(row))

@@ -1,0 +1,431 @@
+"""The administrators' API over real HTTP and a real catalogue: who may, what is answered, and what is written down."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from gateway.auth import keys
+from gateway.db import queries
+from tests.scripted_gateway import ADMIN_KEY, KEY, Answer, Caller, ScriptedGateway, scripted_gateway
+
+ADMIN = {"authorization": f"Bearer {ADMIN_KEY}"}
+READ_KEY = "fb-test-reader"
+NAMED = {"idempotency-key": "make acme"}
+ROOT = "/admin/v1"
+
+
+@pytest.fixture
+async def gateway(database_url: str) -> AsyncIterator[ScriptedGateway]:
+    async with scripted_gateway(database_url=database_url) as running:
+        running.principals.callers[READ_KEY] = Caller(scopes=frozenset({"admin:read"}))
+        yield running
+        assert running.services.gate.taken == 0
+
+
+@pytest.fixture
+async def sql(database_url: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(database_url)
+    yield connection
+    await connection.close()
+
+
+async def call(
+    gateway: ScriptedGateway, method: str, path: str, body: object = None, headers: dict[str, str] | None = None
+) -> Answer:
+    sent = {"json": body} if body is not None else {}
+    async with gateway.http.request(
+        method, gateway.base + ROOT + path, headers={**ADMIN, **(headers or {})}, **sent
+    ) as response:
+        return Answer(response.status, response.headers.copy(), await response.read())
+
+
+async def make_tenant(gateway: ScriptedGateway, name: str = "acme", **fields: object) -> dict:
+    made = await call(gateway, "POST", "/tenants", {"name": name, "plan": "standard", **fields})
+    assert made.status == 201, made.body
+    return made.json
+
+
+async def make_key(gateway: ScriptedGateway, **fields: object) -> dict:
+    made = await call(gateway, "POST", "/keys", {"tenant": "acme", **fields})
+    assert made.status == 201, made.body
+    return made.json
+
+
+class TestWhoMay:
+    async def test_only_keys_with_the_scope(self, gateway: ScriptedGateway) -> None:
+        for key, method, status, code in (
+            (None, "GET", 401, "invalid_api_key"),
+            ("fb-test-nobody", "POST", 401, "invalid_api_key"),
+            (KEY, "GET", 403, "insufficient_permissions"),
+            (KEY, "POST", 403, "insufficient_permissions"),
+            (READ_KEY, "POST", 403, "insufficient_permissions"),
+            (READ_KEY, "GET", 200, None),
+            (ADMIN_KEY, "GET", 200, None),
+        ):
+            headers = {} if key is None else {"authorization": f"Bearer {key}"}
+            data = b"{not json" if method == "POST" else None  # the key comes before the body
+            async with gateway.http.request(
+                method, gateway.base + ROOT + "/tenants", headers=headers, data=data
+            ) as response:
+                answer = Answer(response.status, response.headers.copy(), await response.read())
+            assert answer.status == status, (key, method)
+            assert answer.headers["x-request-id"]
+            assert code is None or answer.error["code"] == code
+
+    async def test_none_of_them_may_call_models(self, gateway: ScriptedGateway) -> None:
+        for key in (ADMIN_KEY, READ_KEY):
+            for path in ("/v1/chat/completions", "/v1/completions"):
+                answer = await gateway.post(path, {}, headers={"authorization": f"Bearer {key}"})
+                assert (answer.status, answer.error["code"]) == (403, "insufficient_permissions")
+
+    async def test_a_draining_gateway_and_one_without_postgres_say_so(self, gateway: ScriptedGateway) -> None:
+        gateway.services.gate.closed = True
+        assert (await call(gateway, "GET", "/tenants")).status == 503
+        async with scripted_gateway() as alone:
+            refused = await call(alone, "GET", "/tenants")
+            assert (refused.status, refused.error["code"]) == (503, "server_is_overloaded")
+            assert refused.headers["retry-after"]
+
+
+class TestTenants:
+    async def test_a_tenant_from_making_to_suspending(self, gateway: ScriptedGateway) -> None:
+        made = await make_tenant(gateway, limits={"rpm": 60, "tpm": None})
+        assert (made["status"], made["plan"], made["tier"], made["limits"]) == (
+            "active",
+            "standard",
+            1,
+            {"rpm": 60, "tpm": None},
+        )
+        changed = await call(
+            gateway,
+            "PATCH",
+            "/tenants/acme",
+            {"plan": "economy", "status": "suspended", "limits": {"rpm": 0}, "ignore_unknown_fields": True},
+        )
+        assert changed.status == 200
+        assert changed.json == {
+            **made,
+            "plan": "economy",
+            "tier": 2,
+            "status": "suspended",
+            "ignore_unknown_fields": True,
+            "limits": {"rpm": 0, "tpm": None},
+        }
+        assert (await call(gateway, "GET", "/tenants/acme")).json == changed.json
+
+    async def test_what_cannot_be_is_refused_by_name(self, gateway: ScriptedGateway, sql: asyncpg.Connection) -> None:
+        await make_tenant(gateway)
+        for body, status, param in (
+            ({"name": "acme"}, 400, "plan"),
+            ({"name": "Not A Name", "plan": "standard"}, 400, "name"),
+            ({"name": "x" * 64, "plan": "standard"}, 400, "name"),
+            ({"name": "other", "plan": "standard", "tier": 1}, 400, "tier"),
+            ({"name": "other", "plan": "nothing"}, 404, None),
+            ({"name": "acme", "plan": "standard"}, 409, None),
+            ({"name": "other", "plan": "standard", "limits": {"rps": 1}}, 400, "limits"),
+            ([], 400, None),
+        ):
+            refused = await call(gateway, "POST", "/tenants", body)
+            assert (refused.status, refused.error["param"]) == (status, param), refused.body
+        assert await sql.fetchval("SELECT count(*) FROM tenants") == 1
+        assert await sql.fetchval("SELECT count(*) FROM audit_log") == 1
+
+    async def test_what_is_not_there(self, gateway: ScriptedGateway) -> None:
+        for method, path in (
+            ("GET", "/tenants/nobody"),
+            ("GET", "/tenants/%00"),
+            ("GET", "/tenants/%ff%fe"),
+            ("GET", "/tenants/a%2Fb"),
+            ("PATCH", "/tenants/nobody"),
+            ("GET", "/keys/000000000000"),
+            ("POST", "/keys/000000000000/revoke"),
+            ("DELETE", "/plans/nothing"),
+            ("DELETE", "/quotas/nothing"),
+            ("DELETE", f"/grants/{uuid.UUID(int=0)}"),
+        ):
+            missing = await call(gateway, method, path, {} if method == "PATCH" else None)
+            assert missing.status in (400, 404), path
+            assert missing.error["type"] == "invalid_request_error"
+
+
+async def test_a_query_that_is_wrong_is_named(gateway: ScriptedGateway) -> None:
+    for query in ("limit=0", "limit=101", "limit=x", "after=x", "limit=1&limit=2", "page=2", "after="):
+        refused = await call(gateway, "GET", f"/tenants?{query}")
+        assert (refused.status, refused.error["param"]) == (400, query.partition("=")[0])
+
+
+async def test_pages_hold_every_row_once_though_rows_are_made_meanwhile(gateway: ScriptedGateway) -> None:
+    names = [f"tenant-{number}" for number in range(5)]
+    late = ["late-0", "late-1"]
+    for name in names:
+        await make_tenant(gateway, name)
+    seen: list[str] = []
+    after = ""
+    for _ in range(10):
+        answer = (await call(gateway, "GET", f"/tenants?limit=2{after}")).json
+        seen += [row["name"] for row in answer["data"]]
+        assert answer["first_id"] == answer["data"][0]["id"]
+        assert len(answer["data"]) <= 2
+        if not answer["has_more"]:
+            break
+        after = f"&after={answer['last_id']}"
+        if late:
+            await make_tenant(gateway, late.pop(0))
+    assert seen == [*names, "late-0", "late-1"]
+    empty = (await call(gateway, "GET", f"/tenants?after={answer['last_id']}")).json
+    assert empty == {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
+
+
+class TestLimits:
+    async def test_a_limit_that_is_none_is_refused_and_the_old_one_stays(self, gateway: ScriptedGateway) -> None:
+        await make_tenant(gateway)
+        public_id = (await make_key(gateway, limits={"rpm": 5}))["key"]["public_id"]
+        url = f"{gateway.base}{ROOT}/keys/{public_id}"
+        for value in ("-1", "1.5", '"10"', "1e400", "9223372036854775808", "10000000001", "true", "[]", "NaN"):
+            data = f'{{"limits": {{"rpm": {value}}}}}'.encode()
+            async with gateway.http.patch(url, data=data, headers=ADMIN) as response:
+                assert response.status == 400, value
+        assert (await call(gateway, "GET", f"/keys/{public_id}")).json["limits"] == {"rpm": 5}
+
+    async def test_zero_null_and_absent_are_three_statements(self, gateway: ScriptedGateway) -> None:
+        await make_tenant(gateway)
+        made = await make_key(gateway, limits={"rpm": 0, "tpm": None})
+        path = f"/keys/{made['key']['public_id']}"
+        assert made["key"]["limits"] == {"rpm": 0, "tpm": None}
+        assert (await call(gateway, "PATCH", path, {"limits": {}})).json["limits"] == {"rpm": 0, "tpm": None}
+        assert (await call(gateway, "PATCH", path, {"limits": {"rpm": None}})).json["limits"] == {
+            "rpm": None,
+            "tpm": None,
+        }
+
+    async def test_quotas_one_by_one(self, gateway: ScriptedGateway) -> None:
+        await make_tenant(gateway)
+        quota = {"tenant": "acme", "metric": "tpm", "allowed": 9, "burst": 3}
+        first = (await call(gateway, "PUT", "/quotas", quota)).json
+        again = (await call(gateway, "PUT", "/quotas", {**quota, "allowed": None, "burst": None})).json
+        assert first | {"allowed": None, "burst": None} == again
+        await call(gateway, "PUT", "/quotas", {"plan": "economy", "metric": "tpm", "allowed": 1})
+        listed = (await call(gateway, "GET", "/quotas?tenant=acme")).json["data"]
+        assert listed == [again]
+        assert (await call(gateway, "DELETE", f"/quotas/{again['id']}")).json == {"id": again["id"], "deleted": True}
+        assert (await call(gateway, "GET", "/tenants/acme")).json["limits"] == {}
+        for wrong in ({"tenant": "acme", "plan": "economy"}, {}, {"tenant": "acme", "metric": "rps"}):
+            refused = await call(gateway, "PUT", "/quotas", {"metric": "tpm", "allowed": 1, **wrong})
+            assert refused.status == 400
+
+
+async def test_plans_and_tiers(gateway: ScriptedGateway) -> None:
+    made = await call(gateway, "POST", "/plans", {"name": "gold", "tier": 0, "limits": {"tpm": 100}})
+    assert (made.status, made.json["limits"]) == (201, {"tpm": 100})
+    assert (await call(gateway, "PATCH", "/plans/gold", {"tier": 2})).json == {**made.json, "tier": 2}
+    assert (await call(gateway, "POST", "/plans", {"name": "silver", "tier": 7})).status == 404
+    assert [tier["id"] for tier in (await call(gateway, "GET", "/tiers")).json["data"]] == [0, 1, 2]
+    await make_tenant(gateway, plan="gold")
+    assert (await call(gateway, "DELETE", "/plans/gold")).error["message"] == "The plan gold has tenants."
+    await call(gateway, "PATCH", "/tenants/acme", {"plan": "economy"})
+    assert (await call(gateway, "DELETE", "/plans/gold")).status == 200
+    assert (await call(gateway, "GET", "/plans/gold")).status == 404
+
+
+class TestKeys:
+    async def test_a_key_is_shown_once_and_stored_as_a_digest(
+        self, gateway: ScriptedGateway, sql: asyncpg.Connection
+    ) -> None:
+        await make_tenant(gateway)
+        made = await make_key(
+            gateway, name="ci", networks=["192.0.2.1", "2001:db8::/32"], expires_at="2999-01-01T00:00:00Z"
+        )
+        text, key = made["text"], made["key"]
+        record = keys.record(text)
+        assert record is not None
+        assert (key["public_id"], key["last4"]) == (record.public_id, text[-4:])
+        assert key["networks"] == ["192.0.2.1/32", "2001:db8::/32"]
+        assert await sql.fetchval("SELECT secret_digest FROM api_keys") == record.digest
+        listed = await call(gateway, "GET", "/keys?tenant=acme")
+        assert listed.json["data"] == [key]
+        assert text.split("-")[3].encode() not in listed.body
+
+    async def test_what_a_key_cannot_be(self, gateway: ScriptedGateway) -> None:
+        await make_tenant(gateway)
+        for wrong in (
+            {"networks": ["192.0.2.1/24"]},
+            {"networks": ["everywhere"]},
+            {"networks": ["192.0.2.0/24"] * 1_001},
+            {"scope": "root"},
+            {"expires_at": "2999-01-01"},
+            {"expires_at": "2999-01-01T00:00:00"},
+            {"env": "LIVE"},
+            {"secret": "mine"},
+            {"name": keys.generate("live")[0]},
+        ):
+            refused = await call(gateway, "POST", "/keys", {"tenant": "acme", **wrong})
+            assert refused.status == 400, wrong
+        assert (await call(gateway, "GET", "/keys")).json["data"] == []
+
+    async def test_a_rotation_keeps_everything_but_the_secret(self, gateway: ScriptedGateway) -> None:
+        await make_tenant(gateway)
+        made = await make_key(gateway, limits={"rpm": 5}, name="ci")
+        path = f"/keys/{made['key']['public_id']}"
+        rotated = (await call(gateway, "POST", f"{path}/rotate", {"overlap_s": 3_600})).json
+        assert rotated["text"] != made["text"]
+        kept = {name: value for name, value in rotated["key"].items() if name not in ("last4", "former_until")}
+        assert kept == {name: made["key"][name] for name in kept}
+        stored = await queries.find_key(gateway.services.database, made["key"]["public_id"])
+        before, after = keys.record(made["text"]), keys.record(rotated["text"])
+        assert stored is not None
+        assert before is not None
+        assert after is not None
+        assert (stored.digest, stored.former_digest) == (after.digest, before.digest)
+        refused = await call(gateway, "POST", f"{path}/rotate", {"overlap_s": 60})
+        assert (refused.status, refused.error["code"]) == (400, "invalid_value")
+        at_once = (await call(gateway, "POST", f"{path}/rotate", {"overlap_s": 0})).json
+        assert at_once["key"]["former_until"] is None
+        stored = await queries.find_key(gateway.services.database, made["key"]["public_id"])
+        assert stored is not None
+        assert stored.former_digest is None
+
+    async def test_a_revoked_key_is_not_rotated(self, gateway: ScriptedGateway) -> None:
+        await make_tenant(gateway)
+        path = f"/keys/{(await make_key(gateway))['key']['public_id']}"
+        first = (await call(gateway, "POST", f"{path}/revoke")).json
+        assert first["revoked_at"]
+        assert (await call(gateway, "POST", f"{path}/revoke")).json == first
+        assert (await call(gateway, "POST", f"{path}/rotate", {"overlap_s": 0})).status == 400
+
+
+async def test_models_and_grants(gateway: ScriptedGateway) -> None:
+    await make_tenant(gateway)
+    for name in ("org/m", "n"):
+        await queries.register_model(gateway.services.database, name, context_length=9, vocab_size=5, card="c")
+    assert [model["name"] for model in (await call(gateway, "GET", "/models")).json["data"]] == ["org/m", "n"]
+    closed = await call(gateway, "PUT", "/models/access", {"model": "org/m", "access": "granted"})
+    assert closed.json["access"] == "granted"
+    grant = await call(gateway, "POST", "/grants", {"model": "org/m", "tenant": "acme"})
+    assert (grant.status, grant.json["tenant"], grant.json["plan"]) == (201, "acme", None)
+    assert (await call(gateway, "POST", "/grants", {"model": "org/m", "tenant": "acme"})).status == 409
+    assert (await call(gateway, "POST", "/grants", {"model": "org/m"})).status == 400
+    assert (await call(gateway, "GET", "/grants?model=org/m")).json["data"] == [grant.json]
+    assert (await call(gateway, "DELETE", f"/grants/{grant.json['id']}")).status == 200
+    key = await make_key(gateway, models=["n", "org/m", "n"])
+    assert key["key"]["models"] == ["n", "org/m"]
+    assert (await call(gateway, "POST", "/keys", {"tenant": "acme", "models": ["nothing"]})).status == 404
+
+
+class TestIdempotency:
+    async def test_a_repeat_is_answered_and_not_done_again(
+        self, gateway: ScriptedGateway, sql: asyncpg.Connection
+    ) -> None:
+        body = {"name": "acme", "plan": "standard"}
+        first = await call(gateway, "POST", "/tenants", body, NAMED)
+        again = await call(gateway, "POST", "/tenants", body, NAMED)
+        assert (first.status, again.status) == (201, 201)
+        assert first.body == again.body
+        assert "idempotent-replayed" not in first.headers
+        assert again.headers["idempotent-replayed"] == "true"
+        assert again.headers["x-request-id"] != first.headers["x-request-id"]
+        assert await sql.fetchval("SELECT count(*) FROM audit_log") == 1
+
+    async def test_a_repeat_never_shows_the_key_again(self, gateway: ScriptedGateway, sql: asyncpg.Connection) -> None:
+        await make_tenant(gateway)
+        first = (await call(gateway, "POST", "/keys", {"tenant": "acme"}, NAMED)).json
+        again = (await call(gateway, "POST", "/keys", {"tenant": "acme"}, NAMED)).json
+        assert first["text"] is not None
+        assert again == {"text": None, "key": first["key"]}
+        secret = first["text"].split("-")[3]
+        assert secret.encode() not in await sql.fetchval("SELECT body FROM idempotent_answers")
+
+    async def test_another_request_under_the_same_name_is_refused(self, gateway: ScriptedGateway) -> None:
+        body = {"name": "acme", "plan": "standard"}
+        await call(gateway, "POST", "/tenants", body, NAMED)
+        for path, other in (("/tenants", {"name": "other", "plan": "standard"}), ("/plans", {"name": "p", "tier": 1})):
+            refused = await call(gateway, "POST", path, other, NAMED)
+            assert (refused.status, refused.error["code"]) == (400, "idempotency_mismatch")
+
+    async def test_a_call_that_failed_may_be_repeated(self, gateway: ScriptedGateway) -> None:
+        body = {"tenant": "acme"}
+        assert (await call(gateway, "POST", "/keys", body, NAMED)).status == 404
+        await make_tenant(gateway)
+        assert (await call(gateway, "POST", "/keys", body, NAMED)).status == 201
+
+    async def test_while_one_is_being_served_the_other_is_told_to_wait(
+        self, gateway: ScriptedGateway, sql: asyncpg.Connection
+    ) -> None:
+        body = {"name": "acme", "plan": "standard"}
+        async with sql.transaction():
+            await sql.execute("LOCK TABLE tenants IN EXCLUSIVE MODE")  # the first one waits inside its transaction
+            first = asyncio.create_task(call(gateway, "POST", "/tenants", body, NAMED))
+            while not await sql.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"):
+                await asyncio.sleep(0.01)
+            second = await call(gateway, "POST", "/tenants", body, NAMED)
+            assert (second.status, second.error["code"]) == (409, "idempotency_in_progress")
+            assert second.headers["x-should-retry"] == "true"
+            assert not first.done()
+        assert (await first).status == 201
+
+    async def test_names_are_a_tenants_own_and_forgotten_after_a_day(
+        self, gateway: ScriptedGateway, sql: asyncpg.Connection
+    ) -> None:
+        elsewhere = {"authorization": "Bearer fb-test-elsewhere", **NAMED}
+        gateway.principals.callers["fb-test-elsewhere"] = Caller(
+            tenant_id=uuid.UUID(int=77), scopes=frozenset({"admin"})
+        )
+        body = {"name": "acme", "plan": "standard"}
+        await call(gateway, "POST", "/tenants", body, NAMED)
+        assert (await call(gateway, "POST", "/tenants", body, elsewhere)).status == 409
+        await sql.execute("UPDATE idempotent_answers SET created_at = now() - interval '23 hours 59 minutes'")
+        assert (await call(gateway, "POST", "/tenants", body, NAMED)).status == 201
+        await sql.execute("UPDATE idempotent_answers SET created_at = now() - interval '24 hours 1 minute'")
+        assert (await call(gateway, "POST", "/tenants", body, NAMED)).status == 409
+        assert await sql.fetchval("SELECT count(*) FROM idempotent_answers") == 1
+
+    async def test_a_name_that_is_none(self, gateway: ScriptedGateway) -> None:
+        body = {"name": "acme", "plan": "standard"}
+        for name in ("", "x" * 256, "caf\xe9\x80"):
+            refused = await call(gateway, "POST", "/tenants", body, {"idempotency-key": name})
+            assert (refused.status, refused.error["param"]) == (400, "Idempotency-Key")
+        assert (await call(gateway, "POST", "/tenants", body, {"idempotency-key": "x" * 255})).status == 201
+
+
+class TestAudit:
+    async def test_each_change_has_its_row(self, gateway: ScriptedGateway) -> None:
+        made = await call(gateway, "POST", "/tenants", {"name": "acme", "plan": "standard"})
+        changed = await call(gateway, "PATCH", "/tenants/acme", {"status": "suspended"})
+        rows = (await call(gateway, "GET", "/audit")).json["data"]
+        assert [(row["action"], row["object_type"], row["object_id"]) for row in rows] == [
+            ("update", "tenant", made.json["id"]),
+            ("create", "tenant", made.json["id"]),
+        ]
+        assert (rows[0]["before"], rows[0]["after"]) == (made.json, changed.json)
+        assert (rows[1]["before"], rows[1]["after"]) == (None, made.json)
+        assert {row["actor"] for row in rows} == {"key:scripted"}
+        assert {row["actor_ip"] for row in rows} == {"127.0.0.1"}
+        assert [row["request_id"] for row in rows] == [
+            changed.headers["x-request-id"],
+            made.headers["x-request-id"],
+        ]
+
+    async def test_it_is_read_in_pages_and_by_object_and_actor(self, gateway: ScriptedGateway) -> None:
+        ids = [(await make_tenant(gateway, f"tenant-{number}"))["id"] for number in range(3)]
+        first = (await call(gateway, "GET", "/audit?limit=2")).json
+        second = (await call(gateway, "GET", f"/audit?limit=2&after={first['last_id']}")).json
+        assert [row["object_id"] for row in first["data"] + second["data"]] == ids[::-1]
+        assert (first["has_more"], second["has_more"]) == (True, False)
+        found = (await call(gateway, "GET", f"/audit?object_type=tenant&object_id={ids[1]}")).json["data"]
+        assert [row["object_id"] for row in found] == [ids[1]]
+        assert (await call(gateway, "GET", "/audit?actor=cli:root")).json["data"] == []
+
+    async def test_nobody_rewrites_it(self, gateway: ScriptedGateway, sql: asyncpg.Connection) -> None:
+        await make_tenant(gateway)
+        for role in ("forebay_app", "postgres"):
+            await sql.execute(f"SET ROLE {role}" if role == "forebay_app" else "RESET ROLE")
+            await sql.fetch("SELECT * FROM audit_log")
+            for statement in (
+                "UPDATE audit_log SET actor = 'me'",
+                "DELETE FROM audit_log",
+                "TRUNCATE audit_log",
+            ):
+                with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                    await sql.execute(statement)
