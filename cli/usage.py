@@ -1,7 +1,5 @@
 """`forebay usage`: what was used, from the lines that bills are made of; corrections, checks and exports."""
 
-import asyncio
-import getpass
 import sys
 import uuid
 from collections.abc import Callable, Coroutine
@@ -11,17 +9,17 @@ from typing import Any, TypeVar
 import cyclopts
 import msgspec
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from cli import database, table
 from cli.errors import CommandError
 from gateway.db import adjustments, reconciliation, usage
 from gateway.db.reconciliation import Completeness, WorkerRow
-from gateway.db.usage import UsageRow
 
 app = cyclopts.App(name="usage", help="Show, export, correct and check what was used.")
 app.command("cli.usage_export:export", name="export", help="Write a period's bill to a file.")
 
+COUNTS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_micro", "unpriced")
 DRIFT_MAX = 1e-4  # of the tokens that a worker counted
 SETTLE = timedelta(seconds=10)  # from a worker's count to its bills' being durable in NATS, unless NATS is away
 
@@ -29,11 +27,11 @@ T = TypeVar("T")
 
 
 def _in_transaction(work: Callable[[AsyncConnection], Coroutine[Any, Any, T]]) -> T:
-    async def run() -> T:
-        async with database.connected() as engine, engine.begin() as connection:
+    async def run(engine: AsyncEngine) -> T:
+        async with engine.begin() as connection:
             return await work(connection)
 
-    return asyncio.run(run())
+    return database.run(run)
 
 
 @app.command
@@ -51,30 +49,12 @@ def show(*, tenant: str | None = None, since: datetime | None = None, json: bool
     """
     if since is not None and since.tzinfo is None:
         since = since.replace(tzinfo=UTC)
-
-    async def run() -> list[UsageRow]:
-        async with database.connected() as engine:
-            return await usage.totals(engine, tenant=tenant, since=since)
-
-    rows = asyncio.run(run())
-    if json:
-        for row in rows:
-            print(msgspec.json.encode(row).decode())
-        return
-    shown_rows = table.of(
-        "tenant", "model", "requests", "prompt tokens", "cached", "output tokens", "micro-units", "unpriced"
+    table.show_rows(
+        database.run(lambda engine: usage.totals(engine, tenant=tenant, since=since)),
+        ("tenant", "model", "requests", "prompt tokens", "cached", "output tokens", "micro-units", "unpriced"),
+        lambda row: (row.tenant, row.model, *(f"{getattr(row, name):,}" for name in COUNTS)),
+        json=json,
     )
-    for row in rows:
-        counts = (
-            row.requests,
-            row.prompt_tokens,
-            row.cached_tokens,
-            row.completion_tokens,
-            row.cost_micro,
-            row.unpriced,
-        )
-        shown_rows.add_row(row.tenant, row.model, *(f"{count:,}" for count in counts))
-    table.show(shown_rows)
 
 
 @app.command
@@ -90,9 +70,8 @@ def adjust(request: uuid.UUID, /, *, micro: int, reason: str) -> None:
     reason
         For whoever reads the bill.
     """
-    actor = f"cli:{getpass.getuser()}"
-    made = _in_transaction(
-        lambda connection: adjustments.adjust(connection, request, micro=micro, reason=reason, actor=actor)
+    made = database.run(
+        lambda engine: adjustments.adjust(engine, request, micro=micro, reason=reason, by=database.author())
     )
     print(f"adjustment {made.id} of {micro:+,} micro-units to request {request}, attempt {made.attempt}")
 

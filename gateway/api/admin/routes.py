@@ -5,7 +5,7 @@ from typing import Final
 
 from litestar.handlers import HTTPRouteHandler
 
-from gateway.api.admin import audit, keys, models, plans, quotas, tenants
+from gateway.api.admin import audit, keys, models, plans, prices, quotas, tenants, usage
 
 ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     *tenants.ROUTES,
@@ -13,5 +13,7 @@ ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     *keys.ROUTES,
     *quotas.ROUTES,
     *models.ROUTES,
+    *prices.ROUTES,
+    *usage.ROUTES,
     *audit.ROUTES,
 )
