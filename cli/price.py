@@ -1,12 +1,10 @@
 """`forebay price`: what tokens cost."""
 
-import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated
 
 import cyclopts
-import msgspec
 
 from cli import database, table
 from gateway.db import prices
@@ -64,12 +62,9 @@ def set_price(
         output_upm=output,
         currency=currency,
     )
-
-    async def run() -> PriceRow:
-        async with database.connected() as engine, engine.begin() as connection:
-            return await prices.set_price(connection, model, terms, plan=plan, since=_utc(since))
-
-    made = asyncio.run(run())
+    made = database.run(
+        lambda engine: prices.set_price(engine, model, terms, plan=plan, since=_utc(since), by=database.author())
+    )
     print(f"price {made.id} of {model} for {plan or 'every plan'} from {made.valid_from:%Y-%m-%d %H:%M:%S} UTC")
 
 
@@ -92,12 +87,7 @@ def end(
     at
         When (ISO 8601, UTC unless it says otherwise); now when left out.
     """
-
-    async def run() -> PriceRow:
-        async with database.connected() as engine, engine.begin() as connection:
-            return await prices.end_price(connection, model, plan=plan, at=_utc(at))
-
-    ended = asyncio.run(run())
+    ended = database.run(lambda engine: prices.end_price(engine, model, plan=plan, at=_utc(at), by=database.author()))
     print(f"price {ended.id} of {model} ends at {ended.valid_to:%Y-%m-%d %H:%M:%S} UTC")
 
 
@@ -114,23 +104,19 @@ def list_prices(model: str | None = None, /, *, history: bool = False, json: boo
     json
         One JSON object a line.
     """
+    rows = database.run(lambda engine: prices.list_prices(engine, model=model, history=history))
+    table.show_rows(
+        sorted(rows, key=lambda row: (row.model, row.plan or "", row.valid_from)),
+        ("model", "plan", "input", "cached", "output", "currency", "from", "to", "id"),
+        _cells,
+        json=json,
+    )
 
-    async def run() -> list[PriceRow]:
-        async with database.connected() as engine, engine.connect() as connection:
-            return await prices.list_prices(connection, model=model, history=history)
 
-    rows = asyncio.run(run())
-    if json:
-        for row in rows:
-            print(msgspec.json.encode(row).decode())
-        return
-    shown_rows = table.of("model", "plan", "input", "cached", "output", "currency", "from", "to", "id")
-    for row in rows:
-        upms = (f"{upm:,}" for upm in (row.input_upm, row.cached_input_upm, row.output_upm))
-        until = "-" if row.valid_to is None else f"{row.valid_to:%Y-%m-%d %H:%M:%S}"
-        period = (f"{row.valid_from:%Y-%m-%d %H:%M:%S}", until)
-        shown_rows.add_row(row.model, row.plan or "every", *upms, row.currency, *period, str(row.id))
-    table.show(shown_rows)
+def _cells(row: PriceRow) -> tuple[str, ...]:
+    upms = (f"{upm:,}" for upm in (row.input_upm, row.cached_input_upm, row.output_upm))
+    until = "" if row.valid_to is None else f"{row.valid_to:%Y-%m-%d %H:%M:%S}"
+    return (row.model, row.plan or "", *upms, row.currency, f"{row.valid_from:%Y-%m-%d %H:%M:%S}", until, str(row.id))
 
 
 def _utc(moment: datetime | None) -> datetime | None:

@@ -1,8 +1,8 @@
 """`forebay usage`: what was used, from the lines that bills are made of; corrections, checks and exports."""
 
 import asyncio
-import getpass
 import sys
+import time
 import uuid
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
@@ -11,29 +11,30 @@ from typing import Any, TypeVar
 import cyclopts
 import msgspec
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from cli import database, table
 from cli.errors import CommandError
 from gateway.db import adjustments, reconciliation, usage
 from gateway.db.reconciliation import Completeness, WorkerRow
-from gateway.db.usage import UsageRow
 
 app = cyclopts.App(name="usage", help="Show, export, correct and check what was used.")
 app.command("cli.usage_export:export", name="export", help="Write a period's bill to a file.")
 
+COUNTS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_micro", "unpriced")
 DRIFT_MAX = 1e-4  # of the tokens that a worker counted
-SETTLE = timedelta(seconds=10)  # from a worker's count to its bills' being durable in NATS, unless NATS is away
+LOOK_AGAIN_S = 1.0
+SETTLE = timedelta(seconds=5)  # from a worker's count to its bills' being durable in NATS, unless NATS is away
 
 T = TypeVar("T")
 
 
 def _in_transaction(work: Callable[[AsyncConnection], Coroutine[Any, Any, T]]) -> T:
-    async def run() -> T:
-        async with database.connected() as engine, engine.begin() as connection:
+    async def run(engine: AsyncEngine) -> T:
+        async with engine.begin() as connection:
             return await work(connection)
 
-    return asyncio.run(run())
+    return database.run(run)
 
 
 @app.command
@@ -51,30 +52,12 @@ def show(*, tenant: str | None = None, since: datetime | None = None, json: bool
     """
     if since is not None and since.tzinfo is None:
         since = since.replace(tzinfo=UTC)
-
-    async def run() -> list[UsageRow]:
-        async with database.connected() as engine:
-            return await usage.totals(engine, tenant=tenant, since=since)
-
-    rows = asyncio.run(run())
-    if json:
-        for row in rows:
-            print(msgspec.json.encode(row).decode())
-        return
-    shown_rows = table.of(
-        "tenant", "model", "requests", "prompt tokens", "cached", "output tokens", "micro-units", "unpriced"
+    table.show_rows(
+        database.run(lambda engine: usage.totals(engine, tenant=tenant, since=since)),
+        ("tenant", "model", "requests", "prompt tokens", "cached", "output tokens", "micro-units", "unpriced"),
+        lambda row: (row.tenant, row.model, *(f"{getattr(row, name):,}" for name in COUNTS)),
+        json=json,
     )
-    for row in rows:
-        counts = (
-            row.requests,
-            row.prompt_tokens,
-            row.cached_tokens,
-            row.completion_tokens,
-            row.cost_micro,
-            row.unpriced,
-        )
-        shown_rows.add_row(row.tenant, row.model, *(f"{count:,}" for count in counts))
-    table.show(shown_rows)
 
 
 @app.command
@@ -90,9 +73,8 @@ def adjust(request: uuid.UUID, /, *, micro: int, reason: str) -> None:
     reason
         For whoever reads the bill.
     """
-    actor = f"cli:{getpass.getuser()}"
-    made = _in_transaction(
-        lambda connection: adjustments.adjust(connection, request, micro=micro, reason=reason, actor=actor)
+    made = database.run(
+        lambda engine: adjustments.adjust(engine, request, micro=micro, reason=reason, by=database.author())
     )
     print(f"adjustment {made.id} of {micro:+,} micro-units to request {request}, attempt {made.attempt}")
 
@@ -135,26 +117,23 @@ def completeness(*, json: bool = False) -> None:
 
 
 @app.command
-def reconcile(*, days: int = 1, json: bool = False) -> None:
+def reconcile(*, days: int = 1, wait_s: float = 30, json: bool = False) -> None:
     """Compare what workers counted with what is booked, and sums with the lines they are of. Ends with 1 on drift.
 
     Parameters
     ----------
     days
         Workers that were heard within so many days, and the sums of these days.
+    wait_s
+        How long to wait, where tokens are missing, until they would be booked if they had ever been durable.
     json
         One JSON object a line.
     """
     now = datetime.now(UTC)
     since = now - timedelta(days=days)
-
-    async def look(connection: AsyncConnection) -> tuple[Completeness | None, list[WorkerRow], int]:
-        seen = await reconciliation.completeness(connection)
-        rows = await reconciliation.workers(connection, since=since)
-        drift = await reconciliation.rollup_drift(connection, since=since, until=now + timedelta(days=1))
-        return seen, rows, drift
-
-    seen, rows, drift = _in_transaction(look)
+    until = now + timedelta(days=1)
+    rows = database.run(lambda engine: _compared(engine, since, wait_s))
+    drift = _in_transaction(lambda connection: reconciliation.rollup_drift(connection, since=since, until=until))
     if json:
         for row in rows:
             print(msgspec.json.encode({**msgspec.structs.asdict(row), "missing": row.missing}).decode())
@@ -163,7 +142,7 @@ def reconcile(*, days: int = 1, json: bool = False) -> None:
     alerts = [
         f"worker {row.worker} counted {row.tokens:,} tokens and {row.missing:,} of them are not booked"
         for row in rows
-        if row.missing > row.tokens * DRIFT_MAX and _settled(row, seen)
+        if row.missing > row.tokens * DRIFT_MAX
     ]
     if drift:
         alerts.append(f"{drift} rows of the hourly and daily sums are not what they should be: forebay usage rebuild")
@@ -173,9 +152,26 @@ def reconcile(*, days: int = 1, json: bool = False) -> None:
         raise CommandError("bills and counters do not agree")
 
 
-def _settled(row: WorkerRow, seen: Completeness | None) -> bool:
-    """Whether all that the worker had counted would be booked by now, if it had been durable."""
-    return seen is not None and seen.complete_until > row.observed_at + SETTLE
+async def _compared(engine: AsyncEngine, since: datetime, wait_s: float) -> list[WorkerRow]:
+    """What workers had counted at first, and what of it is booked once it has had the time to be."""
+    async with engine.connect() as connection:
+        counted = await reconciliation.workers(connection, since=since)
+        rows = counted
+        until_s = time.monotonic() + wait_s
+        while any(row.missing for row in rows):
+            seen = await reconciliation.completeness(connection)
+            rows = reconciliation.booked(counted, await reconciliation.workers(connection, since=since))
+            if _settled(rows, seen):
+                break
+            if time.monotonic() >= until_s:
+                raise CommandError("tokens are missing, and bills are not yet complete until they were counted")
+            await asyncio.sleep(LOOK_AGAIN_S)
+        return rows
+
+
+def _settled(rows: list[WorkerRow], seen: Completeness | None) -> bool:
+    """Whether all that was counted would be booked by now, if it had been durable."""
+    return seen is not None and all(seen.complete_until > row.observed_at + SETTLE for row in rows if row.missing)
 
 
 def _show_workers(rows: list[WorkerRow]) -> None:

@@ -23,7 +23,7 @@ from gateway.ledger.export import Bounds, Exported, Format
 
 def export(
     *,
-    out: Path,
+    out: Path | None = None,
     form: Annotated[Format, cyclopts.Parameter(name="--format")] = "csv",
     month: str | None = None,
     since: Annotated[datetime | None, cyclopts.Parameter(name="--from")] = None,
@@ -35,7 +35,7 @@ def export(
     Parameters
     ----------
     out
-        The file, which must not exist yet.
+        The file, which must not exist yet; usage-PERIOD.FORMAT in this folder when left out.
     form
         csv, or parquet (which needs the extra `export`).
     month
@@ -49,6 +49,7 @@ def export(
         the next period's. Only once everything that was used in it is booked.
     """
     start, end = _period(month, since, until)
+    out = out or Path(f"usage-{month or f'{start:%Y%m%d}-{end:%Y%m%d}'}.{form}")
     if out.exists():
         raise CommandError(f"{out} exists already")
     within, exported = asyncio.run(_export(start, end, out, form, close=close))

@@ -8,7 +8,11 @@ import msgspec
 from sqlalchemy import func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.db.catalogue import NotFound, Refused
+from gateway.db import audit
+from gateway.db.audit import Author
+from gateway.db.catalogue.errors import NotFound, Refused
+from gateway.db.catalogue.paging import EVERYTHING, Paging
+from gateway.db.catalogue.transaction import Database, connected, transaction
 from gateway.db.tables import usage_adjustments, usage_events
 from shared.ids import uuid7
 
@@ -29,23 +33,38 @@ class AdjustmentRow(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
 
 
-async def adjust(
-    connection: AsyncConnection, request_id: uuid.UUID, *, micro: int, reason: str, actor: str
-) -> AdjustmentRow:
-    """Add `micro` to the bill of a request's last attempt. Part of the caller's transaction. Raises NotFound, and
-    Refused for what would give back more than the request has cost.
+async def adjust(database: Database, request_id: uuid.UUID, *, micro: int, reason: str, by: Author) -> AdjustmentRow:
+    """Add `micro` to the bill of a request's last attempt. Raises NotFound, and Refused for what would give back more
+    than the request has cost.
     """
     if micro == 0 or abs(micro) > MICRO_MAX or not 1 <= len(reason) <= REASON_CHARS_MAX:
-        raise Refused("an adjustment needs an amount other than 0 and a reason of at most 500 characters")
-    one_at_a_time = text("SELECT pg_advisory_xact_lock(hashtextextended(:request, 0))")
-    await connection.execute(one_at_a_time, {"request": str(request_id)})
-    event = await _last_event(connection, request_id)
-    if micro < 0 and await _cost(connection, request_id) + micro < 0:
-        raise Refused(f"request {request_id} has cost less than that")
-    row = {**{name: getattr(event, name) for name in _EVENT}, "id": uuid7(), "micro": micro}
-    added = insert(usage_adjustments).values(**row, reason=reason, actor=actor).returning(usage_adjustments)
-    made = (await connection.execute(added)).one()
-    return AdjustmentRow(**{name: getattr(made, name) for name in AdjustmentRow.__struct_fields__})
+        raise Refused(f"an adjustment has an amount other than 0 and a reason of 1 to {REASON_CHARS_MAX} characters")
+    async with transaction(database, "the adjustment") as connection:
+        one_at_a_time = text("SELECT pg_advisory_xact_lock(hashtextextended(:request, 0))")
+        await connection.execute(one_at_a_time, {"request": str(request_id)})
+        event = await _last_event(connection, request_id)
+        if micro < 0 and await _cost(connection, request_id) + micro < 0:
+            raise Refused(f"request {request_id} has cost less than that")
+        row = {**{name: getattr(event, name) for name in _EVENT}, "id": uuid7(), "micro": micro}
+        added = insert(usage_adjustments).values(**row, reason=reason, actor=by.actor).returning(usage_adjustments)
+        made = _row((await connection.execute(added)).one())
+        await audit.record(connection, by, "create", "adjustment", made.id, after=made)
+        return made
+
+
+async def list_adjustments(
+    database: Database, *, request_id: uuid.UUID | None = None, paging: Paging = EVERYTHING
+) -> list[AdjustmentRow]:
+    """All, or those of a request, in the order in which they were made."""
+    asked = paging.of(select(usage_adjustments), usage_adjustments.c.id)
+    if request_id is not None:
+        asked = asked.where(usage_adjustments.c.request_id == request_id)
+    async with connected(database) as connection:
+        return [_row(found) for found in (await connection.execute(asked)).all()]
+
+
+def _row(found: Any) -> AdjustmentRow:
+    return AdjustmentRow(**{name: getattr(found, name) for name in AdjustmentRow.__struct_fields__})
 
 
 async def _last_event(connection: AsyncConnection, request_id: uuid.UUID) -> Any:

@@ -1,7 +1,7 @@
 """Prices: set, ended and listed. Each model has one at any time for each plan, or for all plans without their own.
 
 What bills were made by does not change: a price begins and ends in the future or now, and only where there was none may
-one begin in the past. Functions are part of the caller's transaction.
+one begin in the past.
 """
 
 import uuid
@@ -10,10 +10,13 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import ColumnElement, Select, func, insert, select, update
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.db.catalogue import NotFound, Refused
+from gateway.db import audit
+from gateway.db.audit import SYSTEM, Author
+from gateway.db.catalogue.errors import NotFound, Refused
+from gateway.db.catalogue.paging import EVERYTHING, Paging
+from gateway.db.catalogue.transaction import Database, connected, transaction
 from gateway.db.tables import models, plans, prices
 from shared.ids import uuid7
 
@@ -56,51 +59,66 @@ def _row(found: Any) -> PriceRow:
 
 
 async def list_prices(
-    connection: AsyncConnection, *, model: str | None = None, history: bool = False
+    database: Database, *, model: str | None = None, history: bool = False, paging: Paging = EVERYTHING
 ) -> list[PriceRow]:
-    """By model, plan and time: those that hold now or will, or with `history` all there ever were."""
-    asked = _rows().order_by(models.c.alias, plans.c.name.nulls_first(), prices.c.valid_from)
+    """Those that hold now or will, or with `history` all there ever were; by their ids."""
+    asked = paging.of(_rows(), prices.c.id)
     if model is not None:
         asked = asked.where(models.c.alias == model)
     if not history:
         asked = asked.where(prices.c.valid_to.is_(None) | (prices.c.valid_to > func.clock_timestamp()))
-    return [_row(found) for found in (await connection.execute(asked)).all()]
+    async with connected(database) as connection:
+        return [_row(found) for found in (await connection.execute(asked)).all()]
 
 
 async def set_price(
-    connection: AsyncConnection, model: str, terms: Terms, *, plan: str | None = None, since: datetime | None = None
+    database: Database,
+    model: str,
+    terms: Terms,
+    *,
+    plan: str | None = None,
+    since: datetime | None = None,
+    by: Author = SYSTEM,
 ) -> PriceRow:
     """From `since` (now) until the next price of the same model and plan. Raises NotFound (model, plan), Refused."""
-    whose, model_id, plan_id = await _whose(connection, model, plan)
-    now = await _now(connection)
-    since = since or now
-    current = await _at(connection, whose, since)
-    if current is None:
-        following = select(func.min(prices.c.valid_from)).where(whose, prices.c.valid_from > since)
-        until = (await connection.execute(following)).scalar_one()
-    else:
-        until = current.valid_to
-        await _end(connection, current, at=since, now=now)
-    price_id = uuid7()
-    row = {**msgspec.structs.asdict(terms), "id": price_id, "model_id": model_id, "plan_id": plan_id}
-    try:
+    async with transaction(database, "the price") as connection:
+        whose, model_id, plan_id = await _whose(connection, model, plan)
+        now = await _now(connection)
+        since = since or now
+        current = await _at(connection, whose, since)
+        if current is None:
+            following = select(func.min(prices.c.valid_from)).where(whose, prices.c.valid_from > since)
+            until = (await connection.execute(following)).scalar_one()
+        else:
+            until = current.valid_to
+            await _end(connection, current, at=since, now=now)
+        price_id = uuid7()
+        row = {**msgspec.structs.asdict(terms), "id": price_id, "model_id": model_id, "plan_id": plan_id}
         await connection.execute(insert(prices).values(**row, valid_from=since, valid_to=until))
-    except IntegrityError as error:
-        raise Refused(f"the price is refused: {_constraint(error)}") from error
-    return _row((await connection.execute(_rows().where(prices.c.id == price_id))).one())
+        made = await _find(connection, price_id)
+        await audit.record(connection, by, "create", "price", price_id, after=made)
+        return made
 
 
 async def end_price(
-    connection: AsyncConnection, model: str, *, plan: str | None = None, at: datetime | None = None
+    database: Database, model: str, *, plan: str | None = None, at: datetime | None = None, by: Author = SYSTEM
 ) -> PriceRow:
     """From `at` (now) on it does not hold: the price for all plans does instead, or none. Raises NotFound, Refused."""
-    whose, _, _ = await _whose(connection, model, plan)
-    now = await _now(connection)
-    current = await _at(connection, whose, at or now)
-    if current is None:
-        raise NotFound(f"{model} has no price of its own for {plan or 'all plans'} at that time")
-    await _end(connection, current, at=at or now, now=now)
-    return _row((await connection.execute(_rows().where(prices.c.id == current.id))).one())
+    async with transaction(database, "the price") as connection:
+        whose, _, _ = await _whose(connection, model, plan)
+        now = await _now(connection)
+        current = await _at(connection, whose, at or now)
+        if current is None:
+            raise NotFound(f"{model} has no price of its own for {plan or 'all plans'} at that time")
+        before = await _find(connection, current.id)
+        await _end(connection, current, at=at or now, now=now)
+        after = await _find(connection, current.id)
+        await audit.record(connection, by, "update", "price", current.id, before=before, after=after)
+        return after
+
+
+async def _find(connection: AsyncConnection, price_id: uuid.UUID) -> PriceRow:
+    return _row((await connection.execute(_rows().where(prices.c.id == price_id))).one())
 
 
 async def _whose(
@@ -132,8 +150,3 @@ async def _end(connection: AsyncConnection, price: Any, *, at: datetime, now: da
     if price.valid_from == at:
         raise Refused("a price that begins at that moment is there already")
     await connection.execute(update(prices).where(prices.c.id == price.id).values(valid_to=at))
-
-
-def _constraint(error: IntegrityError) -> str:
-    cause = error.orig.__cause__ if error.orig is not None else None
-    return str(getattr(cause, "constraint_name", None) or "a constraint of the schema")

@@ -56,6 +56,16 @@ async def workers(connection: AsyncConnection, *, since: datetime) -> list[Worke
     return [WorkerRow(**row) for row in rows]
 
 
+def booked(counted: list[WorkerRow], later: list[WorkerRow]) -> list[WorkerRow]:
+    """What was counted once, with what of it is booked by a later look."""
+    by_worker = {row.worker: row for row in later}
+    return [
+        msgspec.structs.replace(row, booked=found.booked, booked_tokens=found.booked_tokens)
+        for row in counted
+        if (found := by_worker.get(row.worker)) is not None
+    ]
+
+
 async def completeness(connection: AsyncConnection) -> Completeness | None:
     """None before any ledger has looked."""
     row = (await connection.execute(_COMPLETENESS)).mappings().one_or_none()

@@ -4,8 +4,8 @@ from datetime import datetime
 
 import msgspec
 from sqlalchemy import Text, cast, column, func, select, table
-from sqlalchemy.ext.asyncio import AsyncEngine
 
+from gateway.db.catalogue.transaction import Database, connected
 from gateway.db.tables import models, tenants
 
 _COUNTS = ("prompt_tokens", "cached_tokens", "completion_tokens", "cost_micro")
@@ -27,8 +27,17 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
     unpriced: int
 
 
-async def totals(engine: AsyncEngine, *, tenant: str | None = None, since: datetime | None = None) -> list[UsageRow]:
-    """By tenant and model, in the order of their names. A tenant or model without a row goes by its id."""
+async def totals(
+    database: Database,
+    *,
+    tenant: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    rows_max: int | None = None,
+) -> list[UsageRow]:
+    """Of requests made in [since, until); by tenant and model, in the order of their names. A tenant or model without a
+    row goes by its id.
+    """
     asked = (
         select(
             func.coalesce(tenants.c.name, cast(_lines.c.tenant_id, Text)).label("tenant"),
@@ -46,7 +55,11 @@ async def totals(engine: AsyncEngine, *, tenant: str | None = None, since: datet
         asked = asked.where(tenants.c.name == tenant)
     if since is not None:
         asked = asked.where(_lines.c.occurred_at >= since)
-    async with engine.connect() as connection:
+    if until is not None:
+        asked = asked.where(_lines.c.occurred_at < until)
+    if rows_max is not None:
+        asked = asked.limit(rows_max)
+    async with connected(database) as connection:
         rows = (await connection.execute(asked)).all()
     return [
         UsageRow(

@@ -345,17 +345,22 @@ COMMENT ON VIEW billing_completeness IS
 CREATE FUNCTION billing_read(p_consumer text, p_rows_max integer) RETURNS SETOF billing_lines
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public AS $$
 DECLARE
-    past billing_cursors;
+    past  billing_cursors;
+    until xid8; -- not beyond the transactions that fill the page, so that a long backlog is not sorted for each page
 BEGIN
     IF p_consumer = 'rollups' THEN
         RAISE EXCEPTION 'the cursor rollups is not for consumers';
     END IF;
     INSERT INTO billing_cursors (consumer) VALUES (p_consumer) ON CONFLICT DO NOTHING;
     SELECT * INTO past FROM billing_cursors c WHERE c.consumer = p_consumer FOR UPDATE;
+    SELECT e.xid INTO until FROM usage_events e
+    WHERE (e.xid, e.request_id, e.attempt) >= (past.xid, past.request_id, past.attempt) AND e.xid < lines_end()
+    ORDER BY e.xid, e.request_id, e.attempt OFFSET p_rows_max LIMIT 1;
     RETURN QUERY
         SELECT * FROM billing_lines l
         WHERE (l.xid, l.request_id, l.attempt, l.adjustment_id)
-            > (past.xid, past.request_id, past.attempt, past.adjustment_id) AND l.xid < lines_end()
+            > (past.xid, past.request_id, past.attempt, past.adjustment_id)
+            AND l.xid >= past.xid AND l.xid <= coalesce(until, lines_end()) AND l.xid < lines_end()
         ORDER BY l.xid, l.request_id, l.attempt, l.adjustment_id LIMIT p_rows_max;
 END $$;
 

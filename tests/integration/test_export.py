@@ -167,6 +167,17 @@ async def test_an_export_that_cannot_be_says_why_and_leaves_no_file(
     assert await bills.pool.fetchval("SELECT count(*) FROM billing_exports") == 0
 
 
+async def test_without_a_name_the_file_is_called_after_its_period(
+    bills: World, forebay: Forebay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    await forebay("usage", "export", "--month", "2026-12")
+    await forebay("usage", "export", "--from", "2026-12-01", "--to", "2027-01-01")
+    assert sorted(names(tmp_path)) == ["usage-2026-12.csv", "usage-20261201-20270101.csv"]
+    first, second = await bills.pool.fetch("SELECT period_from, period_to, row_count FROM billing_exports")
+    assert tuple(first) == tuple(second) == (at("2026-12-01"), at("2027-01-01"), 0)
+
+
 async def test_the_columns_are_those_that_billing_reads(database_url: str) -> None:
     connection = await asyncpg.connect(database_url)
     try:

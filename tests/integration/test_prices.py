@@ -53,6 +53,7 @@ async def test_a_price_holds_until_the_next_and_history_stays(connection: AsyncC
     ended = await prices.end_price(connection, "m", plan="economy", at=FARTHER)
     assert (own.valid_to, ended.valid_to) == (None, FARTHER)
     listed = await prices.list_prices(connection)
+    listed.sort(key=lambda row: (row.plan or "", row.valid_from))
     assert [(row.input_upm, row.valid_to) for row in listed] == [(1, FAR), (2, FARTHER), (3, None), (9, FARTHER)]
     assert [row.id for row in listed[:3]] == [first.id, between.id, last.id]
     now = await prices.set_price(connection, "m", terms(5))

@@ -134,8 +134,10 @@ async def test_whatever_commits_when_sums_are_those_of_the_lines_below_the_curso
         for _ in range(40):
             what = chance.choice(["book", "hold", "release", "roll", "read"])
             made_at = at("2026-03-01") + dt.timedelta(minutes=chance.randrange(3_000))
-            if what == "book":
-                await bills.book(made_at, **who)
+            if what == "book":  # one to three in one transaction
+                names = {name: str(value) for name, value in who.items()}
+                made = [event(uuid7(made_at.timestamp()), **names) for _ in range(chance.randrange(1, 4))]
+                await bills.write(*made)
             elif what == "hold" and len(open_ones) < 2:
                 one = contextlib.AsyncExitStack()
                 await one.enter_async_context(uncommitted(bills, made_at))
@@ -149,7 +151,7 @@ async def test_whatever_commits_when_sums_are_those_of_the_lines_below_the_curso
                 await roll_up(bills, chance.randrange(1, 4))
             assert await drift(bills) == 0
     await roll_up(bills)
-    while part := await read(bills, 100):
+    while part := await read(bills, 2):
         consumed += part
     everything = await bills.pool.fetch("SELECT request_id, attempt, adjustment_id FROM usage_lines")
     assert sorted(consumed) == sorted(map(tuple, everything))
@@ -219,3 +221,44 @@ async def test_the_books_say_until_when_they_are_complete(bills: World, nats_ser
         await books.look()
         row = await bills.pool.fetchrow("SELECT complete_until = 'infinity' AS kept, pending FROM usage_completeness")
         assert tuple(row) == (True, 1)
+
+
+async def test_the_roles_may_do_what_they_are_for_and_no_more(bills: World) -> None:
+    await bills.book(at("2026-03-01"), **await priced(bills))
+    may = {
+        "forebay_app": (
+            "SELECT roll_up_usage(10)",
+            "SELECT rebuild_rollups('2026-03-01', '2026-03-02')",
+            "SELECT * FROM rollup_drift('2026-03-01', '2026-03-02')",
+            "INSERT INTO usage_completeness VALUES (true, now(), 0, now())",
+            "SELECT * FROM billing_lines, billing_completeness",
+        ),
+        "forebay_billing": (
+            "SELECT * FROM billing_lines, billing_hourly, billing_daily, billing_prices, billing_completeness",
+            "SELECT * FROM billing_exports, billing_cursors",
+            "SELECT * FROM billing_read('erp', 1)",
+        ),
+    }
+    may_not = {
+        "forebay_app": (
+            "DELETE FROM usage_hourly",
+            "UPDATE billing_cursors SET xid = '0'",
+            "UPDATE usage_adjustments SET micro = 1",
+            "DELETE FROM billing_exports",
+        ),
+        "forebay_billing": (
+            "SELECT roll_up_usage(10)",
+            "INSERT INTO usage_adjustments (reason) VALUES ('r')",
+            "UPDATE billing_cursors SET xid = '0'",
+            "SELECT * FROM api_keys",
+        ),
+    }
+    async with bills.pool.acquire() as connection:
+        for role, statements in may.items():
+            await connection.execute(f"SET ROLE {role}")
+            for statement in statements:
+                await connection.execute(statement)
+            for statement in may_not[role]:
+                with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                    await connection.execute(statement)
+            await connection.execute("RESET ROLE")

@@ -5,7 +5,7 @@ from typing import Final
 
 from litestar.handlers import HTTPRouteHandler
 
-from gateway.api.admin import audit, fleet, keys, models, plans, quotas, tenants, tiers
+from gateway.api.admin import audit, fleet, keys, models, plans, prices, quotas, tenants, tiers, usage
 
 ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     *tenants.ROUTES,
@@ -15,5 +15,7 @@ ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     *quotas.ROUTES,
     *models.ROUTES,
     *fleet.ROUTES,
+    *prices.ROUTES,
+    *usage.ROUTES,
     *audit.ROUTES,
 )
