@@ -17,6 +17,7 @@ engines = st.fixed_dictionaries(
         "tokens_beside_decodes": st.integers(1, 24),
         "sequences_max": st.integers(1, 6),
         "watermark": st.sampled_from([0.0, 0.05, 0.3]),
+        "ahead": st.booleans(),
     }
 )
 
