@@ -13,7 +13,8 @@ from torch import Tensor
 
 from kernels.packed_weight import PackedWeight
 from worker.models import quantize
-from worker.models.layers import CompiledLinear, Linear, Packer, linear, packing_works
+from worker.models.compiled_linear import CompiledLinear
+from worker.models.layers import Linear, Packer, linear, packing_works
 
 WeightsMode = Literal["auto", "fp32", "bf16", "int8", "int4"]
 

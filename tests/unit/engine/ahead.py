@@ -18,7 +18,7 @@ class _Later:
             ids[place] = before[~ids[place]]
         try:
             self.sampled = inner.submit(self._batch).result()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - given to who asks for the result
             self.sampled = error
             return [0] * len(self._batch.samples)
         return [token if 0 <= token < inner.vocab_size else 0 for token in self.sampled.ids]
