@@ -23,6 +23,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.attention_scratch import AttentionScratch
+
 _ROWS_MIN = 16  # the smallest side that tl.dot takes
 _KEYS = 32
 
@@ -154,11 +156,19 @@ def paged_attention(
     context_lens: Tensor,
     scale: float,
     window: int | None,
+    soft_cap: float | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+    scratch: AttentionScratch | None = None,  # noqa: ARG001  for the split of long contexts, which comes next
+    queries_max: int | None = None,  # noqa: ARG001
 ) -> Tensor:
     """See `Ops.paged_attention`. q, the caches and the rows of block_tables may be strided views."""
     tokens, heads, head_dim = q.shape
     block_size, kv_heads = k_cache.shape[1:3]
     sequences = context_lens.shape[0]
+    assert soft_cap is None
+    assert k_scale is None
+    assert v_scale is None
     _check(q, k_cache, v_cache, block_tables, query_start, window)
     out = q.new_empty(q.shape)
     if tokens == 0:
