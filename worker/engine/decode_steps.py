@@ -81,6 +81,7 @@ class DecodeSteps:
             context_lens=self._context_lens[:size],
             block_tables=self._tables[:size],
             sample_rows=self._rows[:size],
+            queries_max=1,
         )
         return lambda: self._forward(step)
 

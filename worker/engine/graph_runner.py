@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from kernels.attention_scratch import AttentionScratch
 from worker.engine.batch import Batch
 from worker.engine.decode_steps import DecodeSteps
 from worker.engine.device_sampler import DeviceSampler
@@ -45,12 +46,16 @@ class GraphRunner:
         self._graphs = graphs
         self._staging = Staging(decoder.weights.embedding.device)
         self._pool = kv_pool(decoder, blocks_total=sizes.blocks_total, block_size=sizes.block_size, dtype=kv_dtype)
+        blocks_max = -(-config.context_length // sizes.block_size)
+        self._scratch = AttentionScratch.of(
+            sizes.sequences_max, blocks_max * sizes.block_size, config.heads, config.head_dim, self._staging.device
+        )
         self._sampler = DeviceSampler(self._staging, rows_max=sizes.sequences_max, vocab_size=config.vocab_size)
         self._decodes = DecodeSteps(
             self._forward,
             self._staging,
             rows_max=sizes.sequences_max,
-            blocks_max=min(-(-config.context_length // sizes.block_size), sizes.blocks_total - 1),
+            blocks_max=blocks_max,
         )
 
     @torch.inference_mode()
@@ -62,6 +67,7 @@ class GraphRunner:
             tokens_max=self._sizes.tokens_per_step,
             sequences_max=self._sizes.sequences_max,
             context_length=self.context_length,
+            block_size=self.block_size,
             vocab_size=self.vocab_size,
         )
         for batch in batches:
@@ -78,7 +84,8 @@ class GraphRunner:
         self._pool.values.clear()
 
     def _forward(self, step: StepTensors) -> Tensor:
-        return self._decoder.forward(replace(step, ids=self._sampler.resolve(step.ids)), self._pool)
+        ids = self._sampler.resolve(step.ids)
+        return self._decoder.forward(replace(step, ids=ids, scratch=self._scratch), self._pool)
 
     def _on_device(self, batch: Batch) -> StepTensors:
         up = self._staging.up

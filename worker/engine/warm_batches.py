@@ -16,22 +16,28 @@ _KINDS = 4  # of sampling, of which a decode step of each size has all that it h
 
 
 def warm_batches(
-    *, decode_rows: list[int], tokens_max: int, sequences_max: int, context_length: int, vocab_size: int
+    *,
+    decode_rows: list[int],
+    tokens_max: int,
+    sequences_max: int,
+    context_length: int,
+    block_size: int,
+    vocab_size: int,
 ) -> Iterator[Batch]:
     """Decode steps of these sizes, and prompts from one token to the whole budget."""
     for rows in decode_rows:
-        yield _batch([1] * rows, vocab_size)
+        yield _batch([1] * rows, block_size, vocab_size)
     longest = min(tokens_max, context_length - 1)
     for tokens in (1, 2, 15, 16, 17):
         if tokens <= longest:
-            yield _batch([tokens], vocab_size)
-    yield _batch([longest] * max(min(tokens_max // longest, sequences_max), 1), vocab_size)
+            yield _batch([tokens], block_size, vocab_size)
+    yield _batch([longest] * max(min(tokens_max // longest, sequences_max), 1), block_size, vocab_size)
     several = min(sequences_max, 3, tokens_max // 2)
     if several > 1:
-        yield _batch([1] * (several - 1) + [2], vocab_size)
+        yield _batch([1] * (several - 1) + [2], block_size, vocab_size)
 
 
-def _batch(lengths: list[int], vocab_size: int) -> Batch:
+def _batch(lengths: list[int], block_size: int, vocab_size: int) -> Batch:
     tokens = sum(lengths)
     query_start = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=query_start[1:])
@@ -41,7 +47,7 @@ def _batch(lengths: list[int], vocab_size: int) -> Batch:
         slots=np.full(tokens, -1, np.int64),
         query_start=query_start,
         context_lens=np.array(lengths, np.int32),
-        block_tables=np.zeros((len(lengths), max(lengths)), np.int32),
+        block_tables=np.zeros((len(lengths), -(-max(lengths) // block_size)), np.int32),
         sample_rows=query_start[1:].astype(np.int64) - 1,
         samples=[_params(row, vocab_size) for row in range(len(lengths))],
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kernels.attention_scratch import AttentionScratch
 from kernels.ops import Ops
 from worker.models.config import ModelConfig
 from worker.models.weights import Weights
@@ -26,6 +27,8 @@ class StepTensors:
     context_lens: Tensor  # [sequences] int32
     block_tables: Tensor  # [sequences, blocks_max] int32
     sample_rows: Tensor  # [samples] int64
+    queries_max: int | None = None  # a bound on the tokens of one sequence, if there is one
+    scratch: AttentionScratch | None = None  # for long contexts; without it each layer allocates its own
 
 
 @dataclass(slots=True)
@@ -84,6 +87,8 @@ class Decoder:
             context_lens=step.context_lens,
             scale=self.scale,
             window=config.windows[index],
+            scratch=step.scratch,
+            queries_max=step.queries_max,
         )
         return layer.attention_output(out.view(x.shape[0], -1))
 
