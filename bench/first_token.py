@@ -41,7 +41,7 @@ def in_process(*, prompt_tokens: int, output_tokens: int, requests: int) -> Spre
 
 def _engine() -> Engine:
     settings = WorkerSettings(nats_url=Secret("unused"), runner="fake", fake_step_us=0, fake_token_us=0)
-    card, runner = app.load(settings)
+    card, runner = app.load(app.placed(settings))
     config = EngineConfig(
         block_size=settings.block_size,
         context_length=card.context_length,

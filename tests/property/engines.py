@@ -3,10 +3,12 @@
 from collections import defaultdict
 from collections.abc import Callable
 
+from tests.unit.engine.ahead import Ahead
 from tests.unit.engine.builders import VOCABULARY, make_runner
 from worker.engine.batch import Batch, Sampled
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
+from worker.engine.runner import PendingStep, Runner
 from worker.engine.sequence import Sequence, Status
 from worker.engine.service import Service
 
@@ -15,14 +17,18 @@ INPUT_WEIGHT, OUTPUT_WEIGHT = 1_000.0, 2_000.0
 
 
 class Inspected:
-    """An engine whose runner sees it between a schedule and what follows from it."""
+    """An engine whose runner sees it between a schedule and what follows from it. With `ahead` the runner computes a
+    step only after the next one has been given to it.
+    """
 
-    def __init__(self, *, blocks: int, floor_share: float = 0.2, **config: float | None) -> None:
-        self._inner = make_runner(blocks=blocks)
+    def __init__(self, *, blocks: int, floor_share: float = 0.2, ahead: bool = False, **config: float | None) -> None:
+        inner = _Failing(make_runner(blocks=blocks), self)
+        self._inner = Ahead(inner) if ahead else inner
         self.vocab_size = self._inner.vocab_size
         self.block_size = self._inner.block_size
         self.blocks_total = self._inner.blocks_total
         self.context_length = self._inner.context_length
+        self.steps_ahead = self._inner.steps_ahead
         self.service = Service(input_weight=INPUT_WEIGHT, output_weight=OUTPUT_WEIGHT, floor_share=floor_share)
         options = EngineConfig(block_size=self.block_size, context_length=self.context_length, **config)
         self.engine = Engine(self, VOCABULARY, options, self.service)
@@ -30,14 +36,9 @@ class Inspected:
         self.failed = False
         self._running: list[Sequence] = []
 
-    def execute(self, batch: Batch) -> Sampled:
+    def submit(self, batch: Batch) -> PendingStep:
         self._check_order()
-        sampled = self._inner.execute(batch)
-        if self.fails_next is not None:
-            fail, self.fails_next = self.fails_next, None
-            self.failed = True
-            fail(sampled)
-        return sampled
+        return self._inner.submit(batch)
 
     def close(self) -> None:
         pass
@@ -84,3 +85,27 @@ class Inspected:
         pool = self.engine._pool
         shared = {int(block) for block in (pool.counts > 1).nonzero()[0]}
         assert all(block in pool.cache._names for block in shared)
+
+
+class _Failing:
+    """A runner whose next step fails as its `Inspected` is told."""
+
+    def __init__(self, inner: Runner, inspected: Inspected) -> None:
+        self._inner, self._inspected = inner, inspected
+        self.vocab_size = inner.vocab_size
+        self.block_size = inner.block_size
+        self.blocks_total = inner.blocks_total
+        self.context_length = inner.context_length
+        self.steps_ahead = 0
+
+    def submit(self, batch: Batch) -> Sampled:
+        sampled = self._inner.submit(batch).result()
+        inspected = self._inspected
+        if inspected.fails_next is not None:
+            fail, inspected.fails_next = inspected.fails_next, None
+            inspected.failed = True
+            fail(sampled)
+        return sampled
+
+    def close(self) -> None:
+        pass

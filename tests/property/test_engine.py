@@ -6,6 +6,7 @@ computed twice shows as a token that the same request would not get when alone.
 
 import dataclasses
 
+import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -30,6 +31,7 @@ requests = st.fixed_dictionaries(
         "tier": st.integers(0, 2),
         "tenant": st.sampled_from(["acme", "globex", "initech"]),
         "seed": st.integers(0, 2**64 - 1),
+        "repetition_penalty": st.sampled_from([1.0, 1.0, 1.1]),
         "stop": st.sampled_from([(), ("a",), ("ab", "Q"), ("e",)]),
     }
 )
@@ -61,10 +63,12 @@ def spoil_first_row(sampled: Sampled) -> None:
 
 
 class EngineMachine(RuleBasedStateMachine):
+    ahead = False
+
     @initialize(blocks=st.integers(6, 16), config=engines)
     def create(self, blocks: int, config: dict[str, float]) -> None:
         self.config = config
-        self.inspected = Inspected(blocks=blocks, **config)
+        self.inspected = Inspected(blocks=blocks, ahead=self.ahead, **config)
         self.engine = self.inspected.engine
         self.said = Transcript()
         self.requests: dict[str, EngineRequest] = {}
@@ -82,7 +86,7 @@ class EngineMachine(RuleBasedStateMachine):
             had_work = self.engine.has_work
             result = self.inspected.step()
             self.said.take(result)
-            assert bool(result.tokens) == had_work
+            assert bool(result.tokens) == had_work or (self.ahead and had_work)
             assert result.tokens <= self.config["tokens_per_step"]
             assert result.sequences <= self.config["sequences_max"]
 
@@ -142,8 +146,13 @@ class EngineMachine(RuleBasedStateMachine):
                 assert dataclasses.replace(totals, cached_tokens=0, preemptions=0) == alone.done[name].totals
 
 
-def test_an_engine_under_random_load():
-    run_state_machine_as_test(EngineMachine, settings=settings(max_examples=40, stateful_step_count=25, deadline=None))
+class AheadMachine(EngineMachine):
+    ahead = True
+
+
+@pytest.mark.parametrize("machine", [EngineMachine, AheadMachine], ids=["in step", "ahead"])
+def test_an_engine_under_random_load(machine):
+    run_state_machine_as_test(machine, settings=settings(max_examples=40, stateful_step_count=25, deadline=None))
 
 
 @given(

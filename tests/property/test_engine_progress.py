@@ -18,6 +18,7 @@ engines = st.fixed_dictionaries(
         "pace": st.sampled_from([None, 1.01, 2.5]),
         "sequences_max": st.integers(1, 6),
         "watermark": st.sampled_from([0.0, 0.05, 0.3]),
+        "ahead": st.booleans(),
     }
 )
 

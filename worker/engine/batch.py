@@ -53,7 +53,7 @@ class SampleParams(NamedTuple):  # one is made per sequence and step, and a data
 class Batch:
     """One step over `sequences` sequences and `tokens` packed tokens."""
 
-    ids: NDArray[np.int64]  # [tokens]
+    ids: NDArray[np.int64]  # [tokens] below 0: `~row`, what the step before samples in this row (`Runner.steps_ahead`)
     positions: NDArray[np.int64]  # [tokens] index of each token in its sequence
     slots: NDArray[np.int64]  # [tokens] block id * block_size + offset: where its K and V go
     query_start: NDArray[np.int32]  # [sequences + 1]
@@ -78,3 +78,7 @@ class Sampled:
     ids: list[int]
     logprobs: list[TokenLogprobs | None]
     errors: dict[int, str] = field(default_factory=dict[int, str])
+
+    def result(self) -> "Sampled":
+        """Of a runner that has computed the step when `submit` returns."""
+        return self

@@ -1,22 +1,29 @@
-"""The step loop's body: requests in, chunks and totals out. Synchronous, one thread, no I/O, no clock.
+"""The step loop's body: requests in, chunks and totals out. One thread, no I/O, no clock.
 
 Owns the requests that live and their counts. The scheduler decides who runs, the runner computes and samples, the
 detokenizer makes text; here a sampled token becomes a chunk, and a finished, failed or aborted request leaves.
 Invariant: every request that `add` took leaves exactly once, through `_leave`, and holds nothing afterwards.
 
+A step is launched (scheduled, packed, given to the runner) and landed (its tokens are known, and what follows from
+them). A runner that computes while the host prepares is kept one step ahead: step N + 1 is launched before step N has
+landed, with the tokens of N as inputs that only the device knows. Nothing else differs. A sequence that ends with N has
+a row in N + 1 that is ignored; what that row writes goes to blocks that only later steps can be given, and the runner
+computes steps in order (docs/adr/0010).
+
 One request's fault is its own: a row that the runner reports ends its request, and a step that raises ends the
 requests that were in it. All others go on. Nothing that such a request has computed is found in the cache again.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 from operator import attrgetter
 
-from worker.engine.batch import Batch, Sampled, TokenLogprobs
+from worker.engine.batch import Sampled, TokenLogprobs
 from worker.engine.blocks import BlockPool
 from worker.engine.config import EngineConfig
 from worker.engine.detokenize import Detokenizer, compile_stop
 from worker.engine.errors import DoesNotFit, InvalidRequest
+from worker.engine.flight import Flight, Refused
 from worker.engine.live import LiveRequest, Prompt
 from worker.engine.packing import pack
 from worker.engine.prefix import Chain, root
@@ -57,6 +64,7 @@ class Engine:
         self._scheduler = Scheduler(config, self._pool, self._service)
         self._live: dict[str, LiveRequest] = {}
         self._accounts: dict[tuple[int, str], Account] = {}  # of tenants that have requests
+        self._flights: deque[Flight] = deque()  # oldest first
         self._arrivals = 0
         self._preemptions = 0
         self._prompt_tokens = 0
@@ -72,7 +80,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._live)
+        return bool(self._live or self._flights)
 
     def add(self, request: EngineRequest) -> None:
         """Queue all choices of a request. Raises InvalidRequest, or DoesNotFit if it could never run."""
@@ -102,31 +110,12 @@ class Engine:
         return self._leave(request_id) if request_id in self._live else None
 
     def step(self) -> StepResult:
-        """Run one step. Without work it does nothing."""
-        plan = self._scheduler.schedule()
-        self._preemptions += plan.preempted
-        members = plan.sequences()
-        result = StepResult(preemptions=plan.preempted, sequences=len(members))
-        if not members:
-            return result
-        result.work = plan.work()
-        self._note_started(plan.admitted)
-        batch, sequences = pack(plan, self._scheduler.tables.matrix, self._config.block_size)
-        result.tokens = len(batch.ids)
-        try:
-            sampled = self._execute(batch)
-        except Exception as error:  # noqa: BLE001 - whatever a runner raises ends this step's requests, not the engine
-            error.add_note(f"in a step of {result.sequences} sequences and {result.tokens} tokens")
-            result.failure = error
-            for sequence in members:
-                self._fail(sequence.request, "The engine failed while it computed this request.", result)
-            return result
-        self._fail_bad_rows(sequences, sampled, result)
-        if result.done:
-            plan.drop_finished()
-        self._charge(plan)
-        self._scheduler.advance(plan)
-        self._apply(sequences, sampled, result)
+        """Launch one step if there is one, and land those that the runner need not be ahead of. Without work it does
+        nothing.
+        """
+        result = StepResult()
+        ahead = self._runner.steps_ahead if self._launch(result) else 0
+        self._land_all_but(ahead, result)
         return result
 
     def took(self, step: StepResult, seconds: float) -> None:
@@ -152,11 +141,12 @@ class Engine:
         """Asserts that what has left holds nothing. Holds when there is no work, and costs little then."""
         assert not self._live
         assert not self._accounts
+        assert not self._flights
         self._scheduler.check_idle()
 
     def check_integrity(self) -> None:
         """Asserts that no block and no sequence is lost. Holds between any two calls; walks over all that is cached."""
-        self._scheduler.check_integrity()
+        self._scheduler.check_integrity(in_flight=bool(self._flights))
         unfinished = sum(live.unfinished for live in self._live.values())
         scheduler = self._scheduler
         assert unfinished == len(scheduler.running) + len(scheduler.waiting) + scheduler.held_count
@@ -207,11 +197,47 @@ class Engine:
             self._prompt_tokens += prompt.length
             self._cached_tokens += prompt.cached
 
-    def _execute(self, batch: Batch) -> Sampled:
-        sampled = self._runner.execute(batch)
-        if not len(sampled.ids) == len(sampled.logprobs) == len(batch.samples):
-            raise RuntimeError(f"the runner sampled {len(sampled.ids)} tokens for {len(batch.samples)} rows")
-        return sampled
+    def _launch(self, result: StepResult) -> bool:
+        """Whether the runner has a step more."""
+        plan = self._scheduler.schedule()
+        self._preemptions += plan.preempted
+        result.preemptions = plan.preempted
+        self._note_started(plan.admitted)
+        if self._flights and plan.awaits_tokens():
+            self._land_all_but(0, result)
+            plan.drop_finished()
+        members = plan.sequences()
+        if not members:
+            return False
+        batch, sampled = pack(plan, self._scheduler.tables.matrix, self._config.block_size)
+        result.sequences, result.tokens = len(members), len(batch.ids)
+        result.work = plan.work()
+        self._charge(plan)
+        self._scheduler.launch(plan)
+        for row, sequence in enumerate(sampled):
+            sequence.tokens.append(~row)
+        try:
+            step = self._runner.submit(batch)
+        except Exception as error:  # noqa: BLE001 - whatever a runner raises ends this step's requests, not the engine
+            step = Refused(error)
+        self._flights.append(Flight(plan, batch, sampled, step))
+        return not isinstance(step, Refused)
+
+    def _land_all_but(self, ahead: int, result: StepResult) -> None:
+        while len(self._flights) > ahead:
+            self._land(self._flights.popleft(), result)
+
+    def _land(self, flight: Flight, result: StepResult) -> None:
+        try:
+            sampled = flight.result()
+        except Exception as error:  # noqa: BLE001 - see `_launch`
+            result.failure = error
+            for sequence in flight.plan.sequences():
+                self._fail(sequence.request, "The engine failed while it computed this request.", result)
+            return
+        self._fail_bad_rows(flight.sampled, sampled, result)
+        self._scheduler.advance(flight.plan)
+        self._apply(flight, sampled, result)
 
     def _fail_bad_rows(self, sequences: list[Sequence], sampled: Sampled, result: StepResult) -> None:
         """Before anything of this step is published or said."""
@@ -225,7 +251,7 @@ class Engine:
                 self._fail(sequence.request, "The engine sampled a token outside the vocabulary.", result)
 
     def _charge(self, plan: Schedule) -> None:
-        """Tenants pay for what this step has computed for them for the first time."""
+        """Tenants pay for what this step computes for them for the first time, even if it is to no avail."""
         outputs = Counter(map(_account, plan.decodes))
         inputs = Counter[Account]()
         for sequence, tokens in plan.chunks:
@@ -238,24 +264,25 @@ class Engine:
                 account.tier, account.tenant, input_tokens=inputs[account], output_tokens=outputs[account]
             )
 
-    def _apply(self, sequences: list[Sequence], sampled: Sampled, result: StepResult) -> None:
-        for sequence, token, logprobs in zip(sequences, sampled.ids, sampled.logprobs, strict=True):
+    def _apply(self, flight: Flight, sampled: Sampled, result: StepResult) -> None:
+        for (sequence, position), token, logprobs in zip(flight.rows(), sampled.ids, sampled.logprobs, strict=True):
             if sequence.status is Status.FINISHED:
-                continue  # its request has failed
+                continue  # with the step before, or its request has left or failed
             try:
-                chunk = self._accept(sequence, token, logprobs)
+                chunk = self._accept(sequence, position, token, logprobs)
             except Exception as error:  # noqa: BLE001 - it ends this request alone
                 result.failure = error
                 self._fail(sequence.request, "The engine failed while it processed this request.", result)
                 continue
+            self._generated_tokens += 1
             result.chunks.append(chunk)
             if chunk.finish is not None:
                 self._finish(sequence, result)
-        self._generated_tokens += len(result.chunks)
 
-    def _accept(self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None) -> ChoiceChunk:
-        """Append a token to its sequence: its text, and whether it is the last."""
-        sequence.tokens.append(token)
+    def _accept(self, sequence: Sequence, position: int, token: int, logprobs: TokenLogprobs | None) -> ChoiceChunk:
+        """A token of a sequence is known: its text, and whether it is the last."""
+        assert sequence.tokens[position] < 0
+        sequence.tokens[position] = token
         finish: Finish | None = None
         text = ""
         if token in sequence.ends:
@@ -264,7 +291,7 @@ class Engine:
             text, stopped = sequence.text.push(self._token_bytes(token))
             if stopped:
                 finish = "stop"
-            elif len(sequence.tokens) == sequence.tokens_max:
+            elif position + 1 == sequence.tokens_max:
                 finish, text = "length", text + sequence.text.finish()
         told = None if logprobs is None else [self._tell(token, logprobs)]
         return ChoiceChunk(sequence.request, sequence.choice, [token], text, finish, told)
@@ -274,7 +301,7 @@ class Engine:
         return TokenLogprob(token, logprobs.logprob, self._token_bytes(token), top)
 
     def _finish(self, sequence: Sequence, result: StepResult) -> None:
-        self._scheduler.release(sequence)
+        self._release(sequence)
         live = self._live[sequence.request]
         live.unfinished -= 1
         if live.unfinished == 0:
@@ -287,10 +314,14 @@ class Engine:
             for sequence in live.sequences:
                 self._pool.forget(sequence.chain.made())
 
+    def _release(self, sequence: Sequence) -> None:
+        sequence.forget_flight()
+        self._scheduler.release(sequence)
+
     def _leave(self, request_id: str) -> RequestTotals:
         live = self._live.pop(request_id)
         for sequence in live.sequences:
-            self._scheduler.release(sequence)
+            self._release(sequence)
         account = live.account
         account.requests -= 1
         if not account.requests:

@@ -44,6 +44,7 @@ class FakeRunner:
         self.blocks_total = blocks_total
         self.block_size = block_size
         self.context_length = context_length
+        self.steps_ahead = 0
         self._ids = tuple(ids)
         self._step_us = step_us
         self._token_us = token_us
@@ -53,7 +54,7 @@ class FakeRunner:
         self._kv_ids = np.full(blocks_total * block_size, -1, dtype=np.int64)
         self._kv_positions = np.full(blocks_total * block_size, -1, dtype=np.int64)
 
-    def execute(self, batch: Batch) -> Sampled:
+    def submit(self, batch: Batch) -> Sampled:
         self._kv_ids[batch.slots] = batch.ids
         self._kv_positions[batch.slots] = batch.positions
         cost_us = self._step_us + self._token_us * len(batch.ids)

@@ -5,20 +5,31 @@ from typing import Protocol
 from worker.engine.batch import Batch, Sampled
 
 
+class PendingStep(Protocol):
+    def result(self) -> Sampled:
+        """Wait for the step, and give what it sampled. Raises what the computation raised. `Sampled` is one itself."""
+        ...
+
+
 class Runner(Protocol):
     """Owns the model and the KV pool. Called from the engine's thread only, one call at a time.
 
     `vocab_size` is the number of logits; `blocks_total` counts the pool's blocks with the null block (id 0, which no
-    sequence holds); `block_size` is in tokens; `context_length` is the model's limit in tokens.
+    sequence holds); `block_size` is in tokens; `context_length` is the model's limit in tokens. `steps_ahead` is how
+    many steps may be submitted before the result of the first is taken, less one: 0, or 1 where the device computes
+    while the host prepares. Steps are computed in the order of submission, each as if the one before had ended.
     """
 
     vocab_size: int
     block_size: int
     blocks_total: int
     context_length: int
+    steps_ahead: int
 
-    def execute(self, batch: Batch) -> Sampled:
-        """Run the model over the batch, write K and V to `batch.slots`, and sample `batch.sample_rows`."""
+    def submit(self, batch: Batch) -> PendingStep:
+        """Run the model over the batch, write K and V to `batch.slots`, and sample `batch.sample_rows`. The batch is
+        the runner's from now on. May raise instead of the result.
+        """
         ...
 
     def close(self) -> None: ...

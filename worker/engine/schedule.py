@@ -7,7 +7,7 @@ else, and if nobody does the first of the others gets on.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ class Schedule:
     chunks: list[Chunk]  # of prompts, or of what is computed again
     admitted: list[Sequence]  # in this step, each with a share of it
     preempted: int
+    ends: list[int] = field(default_factory=list[int])  # once launched: what each sequence has computed after it
 
     def sequences(self) -> list[Sequence]:
         return [*self.decodes, *(chunk.sequence for chunk in self.chunks)]
@@ -38,8 +39,12 @@ class Schedule:
             work = work.beside(tokens, sequence.num_computed)
         return work
 
+    def awaits_tokens(self) -> bool:
+        """Whether the draws of some depend on a token in flight: a penalty counts what was said."""
+        return any(sequence.in_flight and sequence.sampling.penalises for sequence in self.sequences())
+
     def drop_finished(self) -> None:
-        """Leave out those whose request has failed since."""
+        """Leave out those that have ended since."""
         self.decodes = [sequence for sequence in self.decodes if sequence.status is Status.RUNNING]
         self.chunks = [chunk for chunk in self.chunks if chunk.sequence.status is Status.RUNNING]
 
@@ -57,6 +62,8 @@ class Draft:
         self._wanted_s = defaultdict[int, float](float)  # what these would take; only if there is a pace
         self.admitted: list[Sequence] = []
         for sequence in running:
+            if len(sequence.tokens) >= sequence.tokens_max:
+                continue
             # As `_take` does, without two calls for each of hundreds.
             if sequence.num_computed == len(sequence.tokens) - 1 >= sequence.prompt_len:
                 self._decodes.append(sequence)

@@ -84,28 +84,33 @@ class Scheduler:
             self._count_held(follower, 1)
 
     def schedule(self) -> Schedule:
-        """The next step. Nothing is counted as computed yet: whoever runs it says so when it has succeeded."""
+        """The next step. Whoever runs it says so when it is on its way (`launch`), and when it has succeeded
+        (`advance`). Sequences whose last token is in flight have no part in it.
+        """
         preempted = self._grow_running()
         on_floor = self._hurry_owed()
         config = self._config
         draft = Draft(config.tokens_per_step, config.tokens_beside_decodes, self.running, self._pace)
         preempted = self._admit(draft, preempted, on_floor=on_floor)
         schedule = draft.finish(preempted)
-        idle = not self.running and not len(self.waiting)
-        assert idle or schedule.decodes or schedule.chunks, "there is work, and none of it can be done"
+        assert schedule.decodes or schedule.chunks or self._waits_for_flight(), "there is work, and none can be done"
         return schedule
 
-    def advance(self, schedule: Schedule) -> None:
-        """The step has succeeded: what it computed counts as computed, and others may find it."""
+    def launch(self, schedule: Schedule) -> None:
+        """The step is on its way: what it computes counts as computed for the next one."""
         for sequence in schedule.decodes:
-            computed = sequence.num_computed = sequence.num_computed + 1
-            if computed >= sequence.publish_at:
-                self._publish(sequence)
+            sequence.num_computed += 1
         for sequence, tokens in schedule.chunks:
-            computed = sequence.num_computed = sequence.num_computed + tokens
-            if computed >= sequence.publish_at:
-                self._publish(sequence)
-            if computed >= sequence.prompt_len:
+            sequence.num_computed += tokens
+        schedule.ends = [sequence.num_computed for sequence in schedule.sequences()]
+
+    def advance(self, schedule: Schedule) -> None:
+        """The step has succeeded: others may find what it computed, as far as who computed it still holds it."""
+        for sequence, end in zip(schedule.sequences(), schedule.ends, strict=True):
+            if end >= sequence.publish_at and sequence.status is Status.RUNNING:
+                self._publish(sequence, end)
+        for (sequence, _), end in zip(schedule.chunks, schedule.ends[len(schedule.decodes) :], strict=True):
+            if end >= sequence.prompt_len and sequence.status is Status.RUNNING:
                 self._let_followers_go(sequence)
 
     def took(self, work: Work, seconds: float) -> None:
@@ -152,7 +157,7 @@ class Scheduler:
         assert not self._ranks
         self._pool.check_idle()
 
-    def check_integrity(self) -> None:
+    def check_integrity(self, *, in_flight: bool = False) -> None:
         """Asserts the invariants. Holds between any two calls."""
         waiting = self.waiting.sequences()
         assert len(waiting) == len(self.waiting)
@@ -167,7 +172,7 @@ class Scheduler:
             assert 0 <= sequence.num_computed < len(sequence.tokens)
             assert sequence.table.count >= self._blocks_for(sequence.num_computed)
             full = sequence.num_computed // self._block_size
-            assert sequence.num_computed < sequence.publish_at
+            assert in_flight or sequence.num_computed < sequence.publish_at
             assert (self._pool.counts[sequence.table.ids[full:]] == 1).all(), "a block that is not full is shared"
         self._pool.check_integrity(sequence.table for sequence in self.running)
 
@@ -181,6 +186,11 @@ class Scheduler:
         tables = [sequence.table.ids for sequence in self.running if sequence.rank == rank]
         held = np.bincount(np.concatenate(tables))
         return int(((held > 0) & (held == self._pool.counts[: len(held)])).sum())
+
+    def _waits_for_flight(self) -> bool:
+        """Whether there is nothing that could run, but for what ends or goes on with a token in flight."""
+        left = [*self.running, *self.waiting.sequences()]
+        return not left or any(sequence.in_flight for sequence in left)
 
     def _count_held(self, follower: Sequence, by: int) -> None:
         # The full blocks of the prompt are shared, but for one that its last token fills: each computes that token.
@@ -201,7 +211,7 @@ class Scheduler:
 
     def _grow_running(self) -> int:
         """Give each running sequence the blocks of all its tokens. How many were preempted for it."""
-        growing = [seq for seq in self.running if len(seq.tokens) > seq.table.count * self._block_size]
+        growing = [seq for seq in self.running if seq.table.count * self._block_size < len(seq.tokens) < seq.tokens_max]
         preempted = 0
         for sequence in sorted(growing, key=_by_rank):
             # A victim of this loop waits by now, and asks for nothing.
@@ -229,8 +239,8 @@ class Scheduler:
             self._ranks[_MOST_URGENT] += 1
         return bool(hurried)
 
-    def _publish(self, sequence: Sequence) -> None:
-        start, end = sequence.publish_at // self._block_size - 1, sequence.num_computed // self._block_size
+    def _publish(self, sequence: Sequence, computed: int) -> None:
+        start, end = sequence.publish_at // self._block_size - 1, computed // self._block_size
         names = sequence.chain.names(sequence.tokens, end)[start:]
         blocks: list[int] = sequence.table.ids[start:end].tolist()
         for name, block in zip(names, blocks, strict=True):

@@ -4,8 +4,9 @@
     | prompt                    | output           |
     | in the KV pool: num_computed |    the gap    |
 
-The scheduler only ever closes the gap. After a preemption nothing is computed and the whole is like a prompt, of which
-the prefix cache may still have a part.
+What a step in flight computes counts as computed, and what it samples as a token. The scheduler only ever closes the
+gap. After a preemption nothing is computed and the whole is like a prompt, of which the prefix cache may still have a
+part.
 """
 
 from dataclasses import dataclass, field
@@ -43,7 +44,7 @@ class Sequence:
     choice: int
     account: Account
     arrival: int  # unique, in the order of arrival
-    tokens: list[int]  # prompt and output
+    tokens: list[int]  # prompt and output; what a step in flight will sample is `~row` of that step, below 0
     prompt_len: int
     tokens_max: int  # with so many tokens the sequence has its full length
     sampling: SamplingParams
@@ -84,6 +85,16 @@ class Sequence:
     @property
     def num_generated(self) -> int:
         return len(self.tokens) - self.prompt_len
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether its last token is not known yet."""
+        return self.tokens[-1] < 0
+
+    def forget_flight(self) -> None:
+        """It has ended: nobody will be told what is sampled yet."""
+        while self.tokens[-1] < 0:
+            self.tokens.pop()
 
     def next_sample(self) -> SampleParams:
         """How the token after the last one is drawn."""

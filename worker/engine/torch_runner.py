@@ -25,6 +25,7 @@ class TorchRunner:
         config = model.config
         self.vocab_size = config.vocab_size
         self.context_length = config.context_length
+        self.steps_ahead = 0
         self.block_size = block_size
         self.blocks_total = blocks_total
         self._device = model.device
@@ -54,7 +55,7 @@ class TorchRunner:
                 self._pool,
             )
 
-    def execute(self, batch: Batch) -> Sampled:
+    def submit(self, batch: Batch) -> Sampled:
         step = StepTensors(
             ids=self._tensor(batch.ids),
             positions=self._tensor(batch.positions),

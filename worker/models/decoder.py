@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kernels.attention_scratch import AttentionScratch
 from kernels.ops import Ops
 from worker.models.config import ModelConfig
 from worker.models.weights import Weights
@@ -26,6 +27,8 @@ class StepTensors:
     context_lens: Tensor  # [sequences] int32
     block_tables: Tensor  # [sequences, blocks_max] int32
     sample_rows: Tensor  # [samples] int64
+    queries_max: int | None = None  # a bound on the tokens of one sequence, if there is one
+    scratch: AttentionScratch | None = None  # for long contexts; without it each layer allocates its own
 
 
 @dataclass(slots=True)
@@ -61,8 +64,6 @@ class Decoder:
         keys, values = pool.keys[index], pool.values[index]
         split = layer.qkv(x).view(x.shape[0], -1, config.head_dim)  # [tokens, heads + 2 * kv_heads, head_dim]
         q, k, v = split.split((config.heads, config.kv_heads, config.kv_heads), 1)
-        if layer.q_norm is not None and layer.k_norm is not None:
-            q, k = self._normed(q, layer.q_norm), self._normed(k, layer.k_norm)
         q = self.ops.rope_and_cache(
             q,
             k,
@@ -73,6 +74,9 @@ class Decoder:
             k_cache=keys,
             v_cache=values,
             slots=step.slots,
+            q_norm=layer.q_norm,
+            k_norm=layer.k_norm,
+            norm_eps=config.rms_eps,
         )
         out = self.ops.paged_attention(
             q,
@@ -83,13 +87,10 @@ class Decoder:
             context_lens=step.context_lens,
             scale=self.scale,
             window=config.windows[index],
+            scratch=step.scratch,
+            queries_max=step.queries_max,
         )
         return layer.attention_output(out.view(x.shape[0], -1))
-
-    def _normed(self, heads: Tensor, weight: Tensor) -> Tensor:
-        """heads: [tokens, heads, head_dim], each normed by itself."""
-        rows = self.ops.rms_norm(heads.reshape(-1, heads.shape[2]), weight, self.config.rms_eps)
-        return rows.view(heads.shape)
 
 
 def _rope_tables(config: ModelConfig, factors: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor]:

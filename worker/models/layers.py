@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from kernels.packed_weight import PackedWeight, matmul
 from worker.models.source import Codes
 
 
@@ -51,22 +50,6 @@ class PackedLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")  # noqa: SLF001
-
-
-class CompiledLinear:
-    """From a weight in few bits; computes in float32."""
-
-    def __init__(self, weight: PackedWeight, bias: Tensor | None = None) -> None:
-        self.weight = weight
-        self.nbytes = weight.nbytes
-        self.bias = None if bias is None else bias.float()
-
-    def __call__(self, x: Tensor) -> Tensor:
-        exact = x.dtype == torch.float32
-        out = matmul(x if exact else x.float(), self.weight)
-        if self.bias is not None:
-            out += self.bias
-        return out if exact else out.to(x.dtype)
 
 
 def linear(weight: Tensor, bias: Tensor | None = None) -> Linear:

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from kernels.packed_weight import PackedWeight, pack
 from worker.models import quantize
-from worker.models.layers import CompiledLinear, Linear, linear, packing_works
+from worker.models.compiled_linear import CompiledLinear
+from worker.models.layers import Linear, linear, packing_works
 from worker.models.source import GROUP, Codes
 
 WeightsMode = Literal["auto", "fp32", "bf16", "int8", "int4"]

@@ -89,6 +89,7 @@ def make_scheduler(blocks: int = 64, *, service: Service | None = None, **option
 def run_step(scheduler: Scheduler) -> Schedule:
     """Schedule, compute, and append a token where the gap is closed: what an engine does."""
     plan = scheduler.schedule()
+    scheduler.launch(plan)
     scheduler.advance(plan)
     for sequence in plan.sequences():
         if sequence.num_computed == len(sequence.tokens):
@@ -182,12 +183,13 @@ class ScriptedRunner:
         self.block_size = BLOCK_SIZE
         self.blocks_total = 65
         self.context_length = 512
+        self.steps_ahead = 0
         self._script = script
         self._prompt_len = prompt_len
         self._faults = faults or {}
         self.batches: list[Batch] = []
 
-    def execute(self, batch: Batch) -> Sampled:
+    def submit(self, batch: Batch) -> Sampled:
         self.batches.append(batch)
         fault = self._faults.get(len(self.batches) - 1)
         if fault is not None:

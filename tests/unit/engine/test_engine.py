@@ -222,12 +222,13 @@ class _BadRows:
         self.block_size = self._inner.block_size
         self.blocks_total = self._inner.blocks_total
         self.context_length = self._inner.context_length
+        self.steps_ahead = 0
         self._choice = choice
         self._row_error = row_error
         self._steps = 0
 
-    def execute(self, batch: Batch) -> Sampled:
-        sampled = self._inner.execute(batch)
+    def submit(self, batch: Batch) -> Sampled:
+        sampled = self._inner.submit(batch)
         self._steps += 1
         for row, params in enumerate(batch.samples):
             if params.choice == self._choice and self._steps == 3:
@@ -257,7 +258,7 @@ def test_a_bad_row_ends_its_request_alone(row_error):
 
 def test_a_runner_that_answers_too_little_fails_the_step():
     class Mute(ScriptedRunner):
-        def execute(self, batch: Batch) -> Sampled:
+        def submit(self, batch: Batch) -> Sampled:
             return Sampled([], [])
 
     engine = make_engine(Mute({}, 5))

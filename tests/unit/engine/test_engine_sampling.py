@@ -35,11 +35,12 @@ class LogitsRunner:
         self.block_size = BLOCK_SIZE
         self.blocks_total = blocks + 1
         self.context_length = 512
+        self.steps_ahead = 0
         self.told: list[SampleParams] = []
         self._logits = torch.randn(self.vocab_size, self.vocab_size, generator=torch.Generator().manual_seed(1)) * 2
         self._logits[list(poisoned), 5] = torch.nan
 
-    def execute(self, batch: Batch) -> Sampled:
+    def submit(self, batch: Batch) -> Sampled:
         self.told += batch.samples
         return sample(self._logits[torch.from_numpy(batch.ids[batch.sample_rows])], batch.samples)
 

@@ -17,7 +17,7 @@ class TestFakeRunner(RunnerConformance):
 def test_tokens_depend_on_seed_choice_and_position_and_are_ordinary():
     runner = FakeRunner(vocab_size=200, blocks_total=9, block_size=4, context_length=64, ids=range(100, 200))
     variants = [greedy(5), greedy(6), greedy(5, choice=1), greedy(5, seed=8), greedy(5)]
-    said = [runner.execute(batch_of(runner, [([2], 0, [1], params)])).ids[0] for params in variants]
+    said = [runner.submit(batch_of(runner, [([2], 0, [1], params)])).ids[0] for params in variants]
     assert said[0] == said[-1]
     assert len(set(said[:-1])) > 1
     assert all(100 <= token < 200 for token in said)
@@ -35,14 +35,14 @@ def test_the_price_of_a_step_is_paid_in_one_sleep():
         token_us=100,
         sleep=slept.append,
     )
-    runner.execute(batch_of(runner, [([2, 3, 4], 0, [1], greedy(3)), ([2], 0, [2], greedy(1))]))
+    runner.submit(batch_of(runner, [([2, 3, 4], 0, [1], greedy(3)), ([2], 0, [2], greedy(1))]))
     assert slept == [pytest.approx(0.0024)]
 
 
 def test_a_row_with_every_token_banned_is_an_error_of_that_row():
     runner = make_runner()
     bans = LogitBias.of((token, -100.0) for token in ORDINARY)
-    sampled = runner.execute(batch_of(runner, [([2], 0, [1], greedy(1, bias=bans)), ([2], 0, [2], greedy(1))]))
+    sampled = runner.submit(batch_of(runner, [([2], 0, [1], greedy(1, bias=bans)), ([2], 0, [2], greedy(1))]))
     assert list(sampled.errors) == [0]
     assert sampled.ids[1] in ORDINARY
 
@@ -50,12 +50,12 @@ def test_a_row_with_every_token_banned_is_an_error_of_that_row():
 def test_the_oracle_notices_a_block_table_that_leads_astray():
     runner = make_runner()
     ids = [2, 3, 4, 5, 6]
-    runner.execute(batch_of(runner, [(ids, 0, [1, 2], None), (ids[::-1], 0, [3, 4], None)]))
-    right = runner.execute(batch_of(runner, [([*ids, 7], 5, [1, 2], greedy(6))])).ids
-    wrong = runner.execute(batch_of(runner, [([*ids, 7], 5, [3, 2], greedy(6))])).ids
+    runner.submit(batch_of(runner, [(ids, 0, [1, 2], None), (ids[::-1], 0, [3, 4], None)]))
+    right = runner.submit(batch_of(runner, [([*ids, 7], 5, [1, 2], greedy(6))])).ids
+    wrong = runner.submit(batch_of(runner, [([*ids, 7], 5, [3, 2], greedy(6))])).ids
     assert right != wrong
     with pytest.raises(AssertionError, match="another sequence"):
-        runner.execute(batch_of(runner, [([*ids, 7], 5, [9, 2], greedy(6))]))
+        runner.submit(batch_of(runner, [([*ids, 7], 5, [9, 2], greedy(6))]))
 
 
 @pytest.mark.parametrize("ids", [(), (-1,), (VOCABULARY.vocab_size,)])

@@ -27,12 +27,13 @@ class Watched:
         self.block_size = self._inner.block_size
         self.blocks_total = self._inner.blocks_total
         self.context_length = self._inner.context_length
+        self.steps_ahead = 0
         self.batches: list[Batch] = []
         self.fault: Exception | str | None = None
 
-    def execute(self, batch: Batch) -> Sampled:
+    def submit(self, batch: Batch) -> Sampled:
         self.batches.append(batch)
-        sampled = self._inner.execute(batch)
+        sampled = self._inner.submit(batch)
         if isinstance(self.fault, Exception):
             raise self.fault
         if self.fault is not None and sampled.ids:

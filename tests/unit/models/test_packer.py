@@ -5,7 +5,8 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 from gguf.quants import dequantize, quantize
 
-from worker.models.layers import CompiledLinear, PackedLinear, PlainLinear, linear
+from worker.models.compiled_linear import CompiledLinear
+from worker.models.layers import PackedLinear, PlainLinear, linear
 from worker.models.packer import packer
 
 CPU = torch.device("cpu")

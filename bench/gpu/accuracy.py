@@ -1,0 +1,175 @@
+"""Part a: every kernel against the plain reference, computed in float32 from the same numbers.
+
+What is told is the root mean square of the error over that of the reference. Invariant: a kernel is judged by the limit
+of its type, which is a few roundings of it.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bench.gpu.cases import AttentionInputs, AttentionShape
+from bench.gpu.machine import Machine
+from bench.gpu.part import Found, Row
+from kernels.reference import ReferenceOps
+from kernels.triton_ops import TritonOps
+
+LIMITS = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+EPS = 1e-5
+REFERENCE, KERNELS = ReferenceOps(), TritonOps()
+# Of each sequence: new tokens, all tokens. The edges of a block of 16, chunks, and an empty row as a graph pads it.
+EDGES = ((1, 1), (1, 15), (1, 16), (1, 17), (1, 0), (5, 5), (3, 40), (33, 33))
+LONG = ((1, 1_025), (1, 513), (64, 700), (1, 3))
+
+
+class Case(NamedTuple):
+    kernel: str
+    dtype: torch.dtype
+    shape: str
+    run: Callable[[], tuple[Tensor, Tensor]]  # what the kernel gave, and what is right
+
+
+def run(machine: Machine) -> Found:
+    rows: list[Row] = []
+    faults: list[str] = []
+    worst: dict[tuple[str, str], tuple[float, str]] = {}
+    for case in _cases(machine):
+        name = str(case.dtype).removeprefix("torch.")
+        try:
+            error = error_ratio(*case.run())
+        except Exception as fault:  # noqa: BLE001 - one case that cannot run must not hide the others
+            faults.append(f"{case.kernel} {name} {case.shape}: {type(fault).__name__}: {fault}")
+            continue
+        rows.append({"kernel": case.kernel, "dtype": name, "shape": case.shape, "error": error})
+        if not error <= LIMITS[case.dtype]:
+            faults.append(f"{case.kernel} {name} {case.shape}: an error of {error:.2g}")
+        worst[case.kernel, name] = max(worst.get((case.kernel, name), (0.0, "")), (error, case.shape))
+    table = [[kernel, name, error, shape] for (kernel, name), (error, shape) in sorted(worst.items())]
+    return Found(rows, faults, ["kernel", "dtype", "worst error", "at"], table)
+
+
+def error_ratio(got: Tensor, want: Tensor) -> float:
+    """RMS of the error over RMS of what is right. NaN if anything is not finite."""
+    assert got.shape == want.shape
+    error = (got.double() - want.double()).square().mean().sqrt()
+    return float(error / want.double().square().mean().sqrt().clamp_min(1e-30))
+
+
+def _cases(machine: Machine) -> Iterator[Case]:
+    dtypes = (torch.float32,) if machine.dry else tuple(LIMITS)
+    for dtype in dtypes:
+        yield from _elementwise(machine, dtype)
+        yield from _attention(machine, dtype)
+
+
+def _elementwise(machine: Machine, dtype: torch.dtype) -> Iterator[Case]:
+    for tokens, hidden in ((3, 48),) if machine.dry else ((1, 2_048), (17, 4_096), (1_000, 4_100)):
+        x, other, weight = _normal(machine, dtype, (tokens, hidden), (tokens, hidden), (hidden,))
+        shape = f"{tokens} x {hidden}"
+        wide = x.float(), other.float(), weight.float()
+        yield Case(
+            "rms_norm",
+            dtype,
+            shape,
+            lambda x=x, w=weight, wide=wide: (KERNELS.rms_norm(x, w, EPS), REFERENCE.rms_norm(wide[0], wide[2], EPS)),
+        )
+        yield Case(
+            "add_rms_norm",
+            dtype,
+            shape,
+            lambda x=x, r=other, w=weight: (
+                KERNELS.add_rms_norm(x.clone(), r.clone(), w, EPS)[0],
+                REFERENCE.rms_norm((x + r).float(), w.float(), EPS),
+            ),
+        )
+        yield Case(
+            "silu_and_mul",
+            dtype,
+            shape,
+            lambda x=x, wide=wide: (KERNELS.silu_and_mul(x), REFERENCE.silu_and_mul(wide[0])),
+        )
+
+
+def _attention(machine: Machine, dtype: torch.dtype) -> Iterator[Case]:
+    for shape in _shapes(machine, dtype):
+        group = f"head_dim {shape.head_dim}, {shape.heads}/{shape.kv_heads} heads, blocks of {shape.block_size}"
+        told = f"{group}, {len(shape.lengths)} sequences" + (f", window {shape.window}" if shape.window else "")
+        yield Case("paged_attention", dtype, told, lambda s=shape: _attend(machine, dtype, s))
+        yield Case("rope_and_cache", dtype, told, lambda s=shape: _rotate(machine, dtype, s))
+
+
+def _shapes(machine: Machine, dtype: torch.dtype) -> Iterator[AttentionShape]:
+    """All head dimensions and block sizes in bfloat16; the other types at the commonest."""
+    if machine.dry:
+        yield AttentionShape(heads=3, kv_heads=1, head_dim=24, block_size=16, lengths=EDGES[3:7], window=5)
+        return
+    whole = dtype == torch.bfloat16
+    groups = {64: (8, 8), 80: (8, 2), 96: (7, 1), 128: (32, 8), 256: (16, 2)}
+    for head_dim in groups if whole else (64, 128):
+        heads, kv_heads = groups[head_dim]
+        for block_size in (16, 32, 64) if whole else (16,):
+            for lengths in (EDGES, LONG):
+                yield AttentionShape(
+                    heads=heads, kv_heads=kv_heads, head_dim=head_dim, block_size=block_size, lengths=lengths
+                )
+    yield AttentionShape(heads=32, kv_heads=8, head_dim=128, block_size=16, lengths=EDGES + LONG, window=33)
+
+
+def _attend(machine: Machine, dtype: torch.dtype, shape: AttentionShape) -> tuple[Tensor, Tensor]:
+    inputs = AttentionInputs(shape, dtype, machine.device)
+
+    def attend(ops: ReferenceOps | TritonOps, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        return ops.paged_attention(
+            q,
+            keys,
+            values,
+            block_tables=inputs.block_tables,
+            query_start=inputs.query_start,
+            context_lens=inputs.context_lens,
+            scale=shape.head_dim**-0.5,
+            window=shape.window,
+        )
+
+    return (
+        attend(KERNELS, inputs.q, inputs.k_cache, inputs.v_cache),
+        attend(REFERENCE, inputs.q.float(), inputs.k_cache.float(), inputs.v_cache.float()),
+    )
+
+
+def _rotate(machine: Machine, dtype: torch.dtype, shape: AttentionShape) -> tuple[Tensor, Tensor]:
+    tokens = sum(new for new, _ in shape.lengths)
+    q, k, v = _normal(
+        machine,
+        dtype,
+        (tokens, shape.heads, shape.head_dim),
+        (tokens, shape.kv_heads, shape.head_dim),
+        (tokens, shape.kv_heads, shape.head_dim),
+    )
+    slots = torch.arange(tokens, device=machine.device)
+    slots[::3] = -1
+    angles = torch.rand(tokens, shape.head_dim // 2, device=machine.device) * 6
+    pool = (tokens // shape.block_size + 1, shape.block_size, shape.kv_heads, shape.head_dim)
+
+    def rotate(ops: ReferenceOps | TritonOps, dtype: torch.dtype) -> Tensor:
+        caches = [torch.zeros(pool, dtype=dtype, device=machine.device) for _ in range(2)]
+        rotated = ops.rope_and_cache(
+            q.to(dtype, copy=True),
+            k.to(dtype),
+            v.to(dtype),
+            cos=angles.cos(),
+            sin=angles.sin(),
+            positions=torch.arange(tokens, device=machine.device),
+            k_cache=caches[0],
+            v_cache=caches[1],
+            slots=slots,
+        )
+        return torch.cat([rotated.flatten(), caches[0].flatten(), caches[1].flatten()])
+
+    return rotate(KERNELS, dtype), rotate(REFERENCE, torch.float32)
+
+
+def _normal(machine: Machine, dtype: torch.dtype, *shapes: tuple[int, ...]) -> list[Tensor]:
+    generator = torch.Generator(machine.device).manual_seed(3)
+    return [torch.randn(shape, generator=generator, device=machine.device).to(dtype) for shape in shapes]

@@ -1,0 +1,65 @@
+"""Inputs for kernels: pools with scattered blocks, batches of sequences, all of one seed.
+
+Knows shapes, not kernels. Invariant: what no sequence has written is NaN, so that reading it shows.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionShape:
+    heads: int
+    kv_heads: int
+    head_dim: int
+    block_size: int
+    lengths: tuple[tuple[int, int], ...]  # of each sequence: its new tokens, and all of them
+    window: int | None = None
+
+
+@dataclass
+class AttentionInputs:
+    """`heads` [tokens, heads, head_dim] and a pool whose blocks are dealt out at random."""
+
+    shape: AttentionShape
+    dtype: torch.dtype
+    device: torch.device
+    q: Tensor = field(init=False)
+    k_cache: Tensor = field(init=False)
+    v_cache: Tensor = field(init=False)
+    block_tables: Tensor = field(init=False)
+    query_start: Tensor = field(init=False)
+    context_lens: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        shape, device = self.shape, self.device
+        generator = torch.Generator(device).manual_seed(1)
+        counts = [-(-length // shape.block_size) for _, length in shape.lengths]
+        order = torch.randperm(sum(counts), generator=torch.Generator().manual_seed(2)) + 1
+        tables = torch.zeros(len(counts), max(*counts, 1), dtype=torch.int32)
+        pool = (sum(counts) + 1, shape.block_size, shape.kv_heads, shape.head_dim)
+        self.k_cache, self.v_cache = (
+            torch.randn(pool, generator=generator, device=device).to(self.dtype) for _ in range(2)
+        )
+        for row, (blocks, (_, length)) in enumerate(zip(order.split(counts), shape.lengths, strict=True)):
+            tables[row, : len(blocks)] = blocks
+            used = length % shape.block_size
+            if used:
+                self.k_cache[int(blocks[-1]), used:] = torch.nan
+                self.v_cache[int(blocks[-1]), used:] = torch.nan
+        self.block_tables = tables.to(device)
+        queries = [new for new, _ in shape.lengths]
+        starts = torch.tensor([0, *queries]).cumsum(0)
+        self.query_start = starts.to(device, torch.int32)
+        self.context_lens = torch.tensor([length for _, length in shape.lengths], dtype=torch.int32, device=device)
+        rows = (int(starts[-1]), shape.heads, shape.head_dim)
+        self.q = torch.randn(rows, generator=generator, device=device).to(self.dtype)
+
+    @property
+    def pool_bytes_read(self) -> int:
+        """By a decode step: K and V of every token once."""
+        shape = self.shape
+        tokens = sum(length for _, length in shape.lengths)
+        return 2 * tokens * shape.kv_heads * shape.head_dim * self.dtype.itemsize

@@ -1,0 +1,116 @@
+"""The arguments of one call of paged attention, checked once, as its kernels take them.
+
+Owns the checks of shapes, strides, types and devices, and which arguments are known when a kernel is compiled. Knows no
+grid. Invariant: what is constant at compile time follows from the model and the pool, never from the batch.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import triton
+from torch import Tensor
+
+from kernels.attention_table import KvType, Tile, tiles
+from kernels.capability import capability, has_fp8
+from kernels.quantized_kv import form_of, raw
+
+
+@dataclass(slots=True, frozen=True)
+class AttentionCall:
+    """See `Ops.paged_attention`. q, the caches and the rows of block_tables may be strided views."""
+
+    out: Tensor  # [tokens, heads, head_dim]
+    q: Tensor
+    k_cache: Tensor
+    v_cache: Tensor
+    k_scale: Tensor | None
+    v_scale: Tensor | None
+    block_tables: Tensor
+    query_start: Tensor
+    context_lens: Tensor
+    scale: float
+    soft_cap: float | None
+    window: int | None
+
+    def __post_init__(self) -> None:
+        q, k_cache, v_cache = self.q, self.k_cache, self.v_cache
+        assert q.shape[1] % k_cache.shape[2] == 0
+        assert q.shape[2] == k_cache.shape[3]
+        assert k_cache.shape == v_cache.shape
+        assert k_cache.stride() == v_cache.stride()
+        assert form_of(k_cache, self.k_scale) == form_of(v_cache, self.v_scale)
+        assert k_cache.dtype == v_cache.dtype
+        assert self.k_scale is not None or q.dtype == k_cache.dtype
+        assert self.window is None or self.window > 0
+        assert self.soft_cap is None or self.soft_cap > 0
+        assert q.stride(2) == k_cache.stride(3) == self.block_tables.stride(1) == 1
+        assert self.query_start.shape[0] == self.block_tables.shape[0] + 1 == self.context_lens.shape[0] + 1
+        assert self.query_start.is_contiguous()
+        assert self.context_lens.is_contiguous()
+        for other in (k_cache, v_cache, self.block_tables, self.query_start, self.context_lens):
+            assert other.device == q.device
+
+    @property
+    def sequences(self) -> int:
+        return self.context_lens.shape[0]
+
+    @property
+    def group(self) -> int:
+        """Query heads of one KV head."""
+        return self.q.shape[1] // self.k_cache.shape[2]
+
+    def tiles(self) -> tuple[Tile, Tile]:
+        """Of decodes and of chunks, for this device, model and pool."""
+        form = form_of(self.k_cache, self.k_scale)
+        own: KvType = "fp32" if self.q.dtype == torch.float32 else "16-bit"
+        return tiles(capability(), self.q.shape[2], own if form == "model" or own == "fp32" else form)
+
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        return (
+            self.q,
+            raw(self.k_cache),
+            raw(self.v_cache),
+            self.k_scale,
+            self.v_scale,
+            self.block_tables,
+            self.query_start,
+            self.context_lens,
+        )
+
+    def numbers(self) -> tuple[int | float, ...]:
+        """Scores are in units of log2."""
+        return (
+            self.scale * math.log2(math.e),
+            (self.soft_cap or 0.0) * math.log2(math.e),
+            self.window or 0,
+            self.block_tables.stride(0),
+            *self.q.stride()[:2],
+            *self.out.stride()[:2],
+            *self.k_cache.stride()[:3],
+        )
+
+    def constants(self, tile: Tile) -> dict[str, Any]:
+        """For both kernels, and how they are compiled."""
+        block_size, kv_heads, head_dim = self.k_cache.shape[1:]
+        return {
+            "GROUP": self.group,
+            "KV_HEADS": kv_heads,
+            "HEAD_DIM": head_dim,
+            "HEAD_DIM_PADDED": max(16, cast("int", triton.next_power_of_2(head_dim))),
+            "BLOCK_SIZE": block_size,
+            "ROWS": self.rows(tile),
+            "KEYS": tile.keys,
+            "WINDOWED": self.window is not None,
+            "CAPPED": self.soft_cap is not None,
+            "KV": form_of(self.k_cache, self.k_scale),
+            "NATIVE_FP8": has_fp8(),
+            "num_warps": tile.warps,
+            "num_stages": tile.stages,
+            "enable_fp_fusion": True,
+        }
+
+    def rows(self, tile: Tile) -> int:
+        """Of a tile: at least the query heads that share one KV head."""
+        return max(tile.rows, cast("int", triton.next_power_of_2(self.group)))

@@ -1,0 +1,75 @@
+"""The launches of paged attention to be compiled ahead of time: every row of the table, and what rows do not tell.
+
+Knows shapes of tensors, and no kernel's inside. Invariant: each row is launched as a model of bfloat16 would (float32
+for rows of fp32), with four query heads a KV head.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from kernels.attention_call import AttentionCall
+from kernels.attention_scratch import SPLIT_KEYS
+from kernels.attention_table import Row, Tile, rows
+from kernels.launch import Launch
+
+_TYPES = {"16-bit": torch.bfloat16, "fp32": torch.float32, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
+_KV_HEADS, _GROUP = 2, 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Extra:
+    """What a model may ask for besides a row."""
+
+    name: str = ""
+    window: int | None = None
+    soft_cap: float | None = None
+    group: int = _GROUP
+
+
+_EXTRAS = (_Extra(" windowed", window=4096), _Extra(" capped", soft_cap=50.0), _Extra(" group 7", group=7))
+
+
+def launches_of(
+    architecture: str, kind: str, tile: Callable[[Row], Tile], launch: Callable[[AttentionCall, Tile], object]
+) -> list[Launch]:
+    """Of one kernel, whose tile `tile` takes from a row."""
+    plain = [(row, _Extra()) for row in rows(architecture)]
+    usual = next(row for row in rows(architecture) if (row.head_dim, row.block_size, row.kv) == (128, 16, "16-bit"))
+    return [
+        Launch(
+            f"{kind} {row.head_dim} x {row.block_size} {row.kv}{extra.name}",
+            lambda row=row, extra=extra: launch(call(row, extra), tile(row)),
+            may_spill=kind != "decode",
+            checked=_checked(row, extra),
+        )
+        for row, extra in [*plain, *((usual, extra) for extra in _EXTRAS)]
+    ]
+
+
+def _checked(row: Row, extra: _Extra) -> bool:
+    widest = row.head_dim == 256 or (row.head_dim, row.kv) == (80, "16-bit")
+    return row.block_size == 16 and not extra.name and (row.head_dim == 128 or widest)
+
+
+def call(row: Row, extra: _Extra) -> AttentionCall:
+    """Two sequences of one query each and of more than one split."""
+    dtype = torch.float32 if row.kv == "fp32" else torch.bfloat16
+    q = torch.zeros(2, _KV_HEADS * extra.group, row.head_dim, dtype=dtype)
+    cache = torch.zeros(2, row.block_size, _KV_HEADS, row.head_dim).to(_TYPES[row.kv])
+    scale = torch.zeros(cache.shape[:3]) if row.kv in {"fp8", "int8"} else None
+    return AttentionCall(
+        q,
+        q,
+        cache,
+        cache,
+        scale,
+        scale,
+        block_tables=torch.zeros(2, 2 * SPLIT_KEYS // row.block_size, dtype=torch.int32),
+        query_start=torch.arange(3, dtype=torch.int32),
+        context_lens=torch.zeros(2, dtype=torch.int32),
+        scale=row.head_dim**-0.5,
+        soft_cap=extra.soft_cap,
+        window=extra.window,
+    )

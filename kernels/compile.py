@@ -1,0 +1,134 @@
+"""Compiles kernels for chips that need not be there: `python -m kernels.compile --arch sm_80 --arch sm_90`.
+
+For each launch that the kernels' files name (`launches`), prints a Markdown row with registers, bytes spilled and
+shared memory, as ptxas reports them for the machine code. Exits with 1 when a kernel spills that may not, or takes more
+shared memory than a program can have on the chip. `--checked` takes the short list of `make check`.
+
+Knows no kernel. Invariant: what triton compiled is asked of the machine code, never estimated.
+"""
+
+import argparse
+import importlib
+import os
+import pkgutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import triton
+
+import kernels
+from kernels.capture import Variant, capture, target_of
+from kernels.launch import Launch
+
+# What one program may have, of the table of compute capabilities in NVIDIA's programming guide.
+SHARED_BYTES_MAX = {"sm_80": 163 * 1024, "sm_86": 99 * 1024, "sm_89": 99 * 1024, "sm_90": 227 * 1024}
+_CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Of one variant on one architecture."""
+
+    architecture: str
+    launch: str
+    kernel: str
+    registers: int
+    spilled_bytes: int  # of each thread: its stack, which nothing but spilled registers uses here
+    shared_bytes: int
+    may_spill: bool
+
+    def fault(self) -> str | None:
+        if self.spilled_bytes and not self.may_spill:
+            return "spills"
+        if self.shared_bytes > SHARED_BYTES_MAX[self.architecture]:
+            return "does not fit into shared memory"
+        return None
+
+    def row(self) -> str:
+        kib = f"{self.shared_bytes / 1024:.1f} KiB"
+        cells = (self.architecture, self.launch, self.kernel, self.registers, self.spilled_bytes, kib)
+        return f"| {' | '.join(str(cell) for cell in cells)} | {self.fault() or ''} |"
+
+
+HEAD = "| chip | launch | kernel | registers | bytes spilled | shared memory | fault |\n|---|---|---|--:|--:|--:|---|"
+
+
+def launches(architecture: str) -> list[Launch]:
+    """Of every file in this package that names some."""
+    modules = (importlib.import_module(f"kernels.{found.name}") for found in pkgutil.iter_modules(kernels.__path__))
+    own = sys.modules[__name__]
+    return [
+        launch
+        for module in modules
+        if hasattr(module, "launches") and module.__name__ not in {own.__name__, "kernels.compile"}
+        for launch in module.launches(architecture)
+    ]
+
+
+def compile_launch(architecture: str, launch: Launch) -> Iterator[Usage]:
+    """One for each kernel that the launcher starts."""
+    with capture(architecture) as caught:
+        launch.run()
+    for variant in caught.variants.values():
+        yield _compile(architecture, launch, variant)
+
+
+def _compile(architecture: str, launch: Launch, variant: Variant) -> Usage:
+    kernel = triton.compile(variant.source, target=target_of(architecture), options=variant.options)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        Path(file.name).write_bytes(kernel.asm["cubin"])
+        shown = subprocess.run(
+            [_CUOBJDUMP, "--dump-resource-usage", file.name], capture_output=True, text=True, timeout=30, check=True
+        )
+    words = ("REG:" + shown.stdout.split("REG:")[1]).split()
+    numbers = {name: int(number) for name, _, number in (word.partition(":") for word in words) if number.isdigit()}
+    return Usage(
+        architecture,
+        launch.name,
+        variant.kernel,
+        registers=numbers["REG"],
+        spilled_bytes=numbers["STACK"] + numbers["LOCAL"],
+        shared_bytes=kernel.metadata.shared,
+        may_spill=launch.may_spill,
+    )
+
+
+def _compile_named(work: tuple[str, str]) -> list[Usage]:
+    """A launch does not travel between processes; its name does."""
+    architecture, name = work
+    launch = next(launch for launch in launches(architecture) if launch.name == name)
+    return list(compile_launch(architecture, launch))
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m kernels.compile")
+    parser.add_argument("--arch", action="append", choices=sorted(SHARED_BYTES_MAX), required=True)
+    parser.add_argument("--checked", action="store_true", help="only the short list of `make check`")
+    parser.add_argument("--only", default="", help="launches whose name contains this")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    options = parser.parse_args(arguments)
+    work = [
+        (architecture, launch.name)
+        for architecture in options.arch
+        for launch in launches(architecture)
+        if options.only in launch.name and (launch.checked or not options.checked)
+    ]
+    print(HEAD)  # noqa: T201
+    faults = 0
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("fork")) as pool:
+        for usages in pool.map(_compile_named, work):
+            for usage in usages:
+                print(usage.row(), flush=True)  # noqa: T201
+                faults += usage.fault() is not None
+    print(f"\n{len(work)} launches, {faults} faults", file=sys.stderr)  # noqa: T201
+    return 1 if faults or not work else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,18 @@
+"""One way in which a kernel can be launched, to be compiled where no device is.
+
+A kernel's file has a function `launches(architecture) -> list[Launch]` of all that a runner may ask of it there;
+`kernels.compile` finds these functions by name and knows no kernel. Knows neither.
+Invariant: what is compiled is what the launcher asks for, since `run` calls the launcher itself, with tensors on the
+CPU whose numbers nobody reads.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    name: str
+    run: Callable[[], object]
+    may_spill: bool = False  # where a kernel of prompts is bound by computation; one of decodes never
+    checked: bool = False  # compiled by every `make check`, not only on request

@@ -1,0 +1,67 @@
+"""K and V in eight bits: how a value becomes a byte and a byte a value, inside kernels.
+
+Owns the three forms of a pool (`KvForm`), their conversions, and the launchers' view of a quantized pool as bytes.
+Knows no layout. Source of the form: OCP's 8-bit floating point, E4M3 (1 sign, 4 exponent, 3 mantissa bits, bias 7).
+
+Invariant: a conversion is exact or rounds to nearest, ties to even, the same on every architecture. Chips below sm_89
+have no instruction for E4M3, so bytes are taken apart with integers there; writing always does so.
+"""
+
+from typing import Literal
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+KvForm = Literal["model", "int8", "fp8"]
+
+
+def form_of(cache: Tensor, scale: Tensor | None) -> KvForm:
+    """The form of a pool, [blocks, block_size, kv_heads, head_dim], which has a scale exactly if it is quantized."""
+    forms: dict[torch.dtype, KvForm] = {torch.int8: "int8", torch.float8_e4m3fn: "fp8"}
+    form = forms.get(cache.dtype, "model")
+    assert (scale is None) == (form == "model")
+    if scale is not None:
+        assert scale.shape == cache.shape[:3]
+        assert scale.dtype == torch.float32
+        assert scale.is_contiguous()
+    return form
+
+
+def raw(cache: Tensor) -> Tensor:
+    """The pool as kernels take it: E4M3 as plain bytes, whatever the chip knows of it."""
+    return cache.view(torch.uint8) if cache.dtype == torch.float8_e4m3fn else cache
+
+
+@triton.jit
+def quantize(x: tl.tensor, scale: tl.tensor, KV: tl.constexpr) -> tl.tensor:
+    """x, scale: float32; the bytes of x / scale, which is at most what the form can hold."""
+    y = x / tl.where(scale > 0.0, scale, 1.0)
+    if KV == "int8":
+        # Added to 1.5 * 2^23, a float32 has no room for a fraction: it is rounded to even, as torch.round does.
+        return tl.minimum(tl.maximum((y + 12582912.0) - 12582912.0, -127.0), 127.0).to(tl.int8)
+    y = tl.minimum(tl.maximum(y, -448.0), 448.0)
+    # 2^(7 - 127): the exponent's bias becomes E4M3's, and what is subnormal there is subnormal here. 20 bits go.
+    bits = (y * 7.52316384526264e-37).to(tl.int32, bitcast=True)
+    magnitude = bits & 0x7FFFFFFF
+    rounded = (magnitude + 0x7FFFF + ((magnitude >> 20) & 1)) >> 20
+    return (((bits >> 24) & 0x80) | rounded).to(tl.uint8)
+
+
+@triton.jit
+def largest(KV: tl.constexpr) -> tl.constexpr:
+    return 127.0 if KV == "int8" else 448.0
+
+
+@triton.jit
+def widen(x: tl.tensor, dtype: tl.constexpr, KV: tl.constexpr, NATIVE_FP8: tl.constexpr) -> tl.tensor:
+    """Loaded bytes in the type of the queries, not yet scaled. Exact."""
+    if KV == "fp8":
+        if NATIVE_FP8:
+            return x.to(tl.float8e4nv, bitcast=True).to(dtype)
+        # Shifted into a float16 the exponent lacks 8 of its bias. A NaN, which is never written, would become 480.
+        wide = x.to(tl.int16)
+        bits = ((wide & 0x80) << 8) | ((wide & 0x7F) << 7)
+        return (bits.to(tl.float16, bitcast=True) * 256.0).to(dtype)
+    return x.to(dtype)

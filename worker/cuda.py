@@ -1,0 +1,69 @@
+"""A model on a CUDA device: loaded, its memory divided, every kernel compiled before the worker says that it is ready.
+
+Imported only where there is a device, since it imports torch and triton. Invariant: a kernel that is compiled later,
+in the middle of serving, is logged by name.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+
+from kernels.compilations import Compilations
+from kernels.triton_ops import TritonOps
+from shared import log
+from worker.engine.activations import BLOCKS_LEAST, activation_bytes
+from worker.engine.decode_steps import decode_sizes
+from worker.engine.device_memory import DeviceMemory, divide
+from worker.engine.graph_runner import GraphRunner, Sizes
+from worker.engine.graphs import CudaGraphs
+from worker.errors import CannotStart
+from worker.models.card import Card
+from worker.models.decoder import Decoder
+from worker.models.load import load_model
+from worker.settings import WorkerSettings
+
+
+def load_cuda(settings: WorkerSettings, path: Path, progress: Callable[[float], None]) -> tuple[Card, GraphRunner]:
+    """Raises ModelFileError, and CannotStart for what the device cannot do or hold."""
+    logger = log.get("worker")
+    compilations = Compilations()
+    compilations.watch()
+    device = torch.device("cuda", torch.cuda.current_device())
+    sizes = Sizes(
+        blocks_total=BLOCKS_LEAST,
+        block_size=settings.block_size,
+        sequences_max=settings.sequences_max,
+        tokens_per_step=settings.tokens_per_step,
+    )
+    try:
+        model = load_model(path, settings.dtype, progress, device=device, weights=settings.weights)
+        decoder = Decoder(model.config, model.weights, TritonOps())
+        memory = _divided(settings, decoder, sizes, model.dtype)
+    except (ValueError, torch.OutOfMemoryError) as error:
+        raise CannotStart(str(error)) from error
+    logger.info("model.memory", **asdict(memory))
+    runner = GraphRunner(decoder, replace(sizes, blocks_total=memory.blocks), CudaGraphs(), kv_dtype=model.dtype)
+    runner.warm_up()
+    logger.info("model.warm", kernels_compiled=compilations.count, device_bytes=torch.cuda.memory_reserved())
+    compilations.ready(lambda kernel: logger.warning("kernel.compiled_late", kernel=kernel))
+    return model.card, runner
+
+
+def _divided(settings: WorkerSettings, decoder: Decoder, sizes: Sizes, kv_dtype: torch.dtype) -> DeviceMemory:
+    config = decoder.config
+    activations = activation_bytes(decoder, sizes, kv_dtype)
+    free, total = torch.cuda.mem_get_info()
+    return divide(
+        total_bytes=total,
+        free_bytes=free,
+        share=settings.memory_share,
+        weights_bytes=decoder.weights.nbytes,
+        activations_bytes=activations,
+        graphs=len(decode_sizes(sizes.sequences_max)),
+        token_bytes=config.kv_elements_per_token * kv_dtype.itemsize,
+        block_size=sizes.block_size,
+        context_length=config.context_length,
+        kv_bytes_wanted=settings.kv_bytes,
+    )

@@ -1,0 +1,28 @@
+"""What the largest steps take on a CUDA device beside weights and KV pool, measured by running them.
+
+Invariant: nothing of it is left on the device afterwards, but what is compiled.
+"""
+
+from dataclasses import replace
+
+import torch
+
+from worker.engine.graph_runner import GraphRunner, Sizes
+from worker.engine.graphs import EagerGraphs
+from worker.models.decoder import Decoder
+
+BLOCKS_LEAST = 2
+
+
+def activation_bytes(decoder: Decoder, sizes: Sizes, kv_dtype: torch.dtype) -> int:
+    """At most, over all steps that a runner warms up with."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    runner = GraphRunner(decoder, replace(sizes, blocks_total=BLOCKS_LEAST), EagerGraphs(), kv_dtype=kv_dtype)
+    runner.warm_up()
+    torch.cuda.synchronize()
+    runner.close()
+    peak = torch.cuda.max_memory_allocated() - before
+    torch.cuda.empty_cache()
+    return peak

@@ -1,0 +1,110 @@
+"""Runs a decoder on a device that computes while the host prepares: decode steps as recorded graphs, others kernel by
+kernel.
+
+Owns the KV pool and the order of steps. Knows no request and no schedule. On CUDA with `CudaGraphs`; on a CPU the same
+path runs with `EagerGraphs`, for tests. Invariant: after `warm_up` no step compiles a kernel.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kernels.attention_scratch import AttentionScratch
+from worker.engine.batch import Batch
+from worker.engine.decode_steps import DecodeSteps
+from worker.engine.device_sampler import DeviceSampler
+from worker.engine.graphs import Graphs
+from worker.engine.runner import PendingStep
+from worker.engine.staging import Staging
+from worker.engine.warm_batches import warm_batches
+from worker.models.decoder import Decoder, KvPool, StepTensors
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Sizes:
+    """What the runner's memory and its graphs are made for."""
+
+    blocks_total: int  # with the null block
+    block_size: int
+    sequences_max: int  # in a step
+    tokens_per_step: int
+
+
+class GraphRunner:
+    """Implements `worker.engine.runner.Runner`. Call `warm_up` before the first step."""
+
+    def __init__(self, decoder: Decoder, sizes: Sizes, graphs: Graphs, *, kv_dtype: torch.dtype) -> None:
+        config = decoder.config
+        self.vocab_size = config.vocab_size
+        self.context_length = config.context_length
+        self.block_size = sizes.block_size
+        self.blocks_total = sizes.blocks_total
+        self.steps_ahead = 1
+        self._sizes = sizes
+        self._decoder = decoder
+        self._graphs = graphs
+        self._staging = Staging(decoder.weights.embedding.device)
+        self._pool = kv_pool(decoder, blocks_total=sizes.blocks_total, block_size=sizes.block_size, dtype=kv_dtype)
+        blocks_max = -(-config.context_length // sizes.block_size)
+        self._scratch = AttentionScratch.of(
+            sizes.sequences_max, blocks_max * sizes.block_size, config.heads, config.head_dim, self._staging.device
+        )
+        self._sampler = DeviceSampler(self._staging, rows_max=sizes.sequences_max, vocab_size=config.vocab_size)
+        self._decodes = DecodeSteps(
+            self._forward,
+            self._staging,
+            rows_max=sizes.sequences_max,
+            blocks_max=blocks_max,
+        )
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Compile and record all that a step can need. Writes nothing to the pool."""
+        self._decodes.capture(self._graphs)
+        batches = warm_batches(
+            decode_rows=self._decodes.sizes,
+            tokens_max=self._sizes.tokens_per_step,
+            sequences_max=self._sizes.sequences_max,
+            context_length=self.context_length,
+            block_size=self.block_size,
+            vocab_size=self.vocab_size,
+        )
+        for batch in batches:
+            self.submit(batch).result()
+
+    @torch.inference_mode()
+    def submit(self, batch: Batch) -> PendingStep:
+        logits = self._decodes.run(batch) if self._decodes.takes(batch) else self._forward(self._on_device(batch))
+        return self._sampler.submit(logits, batch.samples)
+
+    def close(self) -> None:
+        """Give the KV pool's memory back. Recorded graphs are of no use any more."""
+        self._pool.keys.clear()
+        self._pool.values.clear()
+
+    def _forward(self, step: StepTensors) -> Tensor:
+        ids = self._sampler.resolve(step.ids)
+        return self._decoder.forward(replace(step, ids=ids, scratch=self._scratch), self._pool)
+
+    def _on_device(self, batch: Batch) -> StepTensors:
+        up = self._staging.up
+        return StepTensors(
+            ids=up(batch.ids),
+            positions=up(batch.positions),
+            slots=up(batch.slots),
+            query_start=up(batch.query_start),
+            context_lens=up(batch.context_lens),
+            block_tables=up(batch.block_tables),
+            sample_rows=up(batch.sample_rows),
+        )
+
+
+def kv_pool(decoder: Decoder, *, blocks_total: int, block_size: int, dtype: torch.dtype) -> KvPool:
+    config, device = decoder.config, decoder.weights.embedding.device
+    shape = (blocks_total, block_size, config.kv_heads, config.head_dim)
+
+    def layers() -> list[Tensor]:
+        return [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.layers)]
+
+    return KvPool(layers(), layers())

@@ -1,0 +1,53 @@
+"""A step of fixed shape that is recorded once and run again with one call.
+
+Launching the some 300 kernels of a decode step one by one takes the host longer than a small batch takes the device;
+replaying a recorded graph takes it one call. Knows no model. Invariant: a recorded step reads and writes the same
+addresses each time, so what it reads must lie in buffers that are never replaced.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+Run = Callable[[], Tensor]
+
+
+class Graphs(Protocol):
+    def capture(self, run: Run) -> Run:
+        """What does the same as `run`. Its tensor is overwritten by the next call of anything captured here."""
+        ...
+
+
+class EagerGraphs:
+    """Records nothing: `run` itself is called. What a CPU has, and what a device is compared with."""
+
+    def capture(self, run: Run) -> Run:
+        return run
+
+
+class CudaGraphs:
+    """CUDA graphs that share one memory pool, so that all sizes together take little more than the largest: capture
+    that first.
+    """
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def capture(self, run: Run) -> Run:
+        # On a stream of its own, as capture will be: libraries make their workspaces there, and kernels are compiled.
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            run()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            out = run()
+
+        def replay() -> Tensor:
+            graph.replay()
+            return out
+
+        return replay

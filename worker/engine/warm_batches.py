@@ -1,0 +1,65 @@
+"""Steps that have one of everything in them, for a runner to compile whatever a later step could need.
+
+Knows what kernels are compiled by: their types and fixed strides, and for launches of torch the kind of sampling; never
+the number of tokens or sequences, but sizes at both ends are run to see that it is so. Invariant: no row writes to the
+pool.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from worker.engine.batch import Batch, LogitBias, SampleParams
+from worker.engine.token_counts import TokenCounts
+
+_KINDS = 4  # of sampling, of which a decode step of each size has all that it has rows for
+
+
+def warm_batches(
+    *,
+    decode_rows: list[int],
+    tokens_max: int,
+    sequences_max: int,
+    context_length: int,
+    block_size: int,
+    vocab_size: int,
+) -> Iterator[Batch]:
+    """Decode steps of these sizes, and prompts from one token to the whole budget."""
+    for rows in decode_rows:
+        yield _batch([1] * rows, block_size, vocab_size)
+    longest = min(tokens_max, context_length - 1)
+    for tokens in (1, 2, 15, 16, 17):
+        if tokens <= longest:
+            yield _batch([tokens], block_size, vocab_size)
+    yield _batch([longest] * max(min(tokens_max // longest, sequences_max), 1), block_size, vocab_size)
+    several = min(sequences_max, 3, tokens_max // 2)
+    if several > 1:
+        yield _batch([1] * (several - 1) + [2], block_size, vocab_size)
+
+
+def _batch(lengths: list[int], block_size: int, vocab_size: int) -> Batch:
+    tokens = sum(lengths)
+    query_start = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=query_start[1:])
+    return Batch(
+        ids=np.zeros(tokens, np.int64),
+        positions=np.concatenate([np.arange(length) for length in lengths]),
+        slots=np.full(tokens, -1, np.int64),
+        query_start=query_start,
+        context_lens=np.array(lengths, np.int32),
+        block_tables=np.zeros((len(lengths), -(-max(lengths) // block_size)), np.int32),
+        sample_rows=query_start[1:].astype(np.int64) - 1,
+        samples=[_params(row, vocab_size) for row in range(len(lengths))],
+    )
+
+
+def _params(row: int, vocab_size: int) -> SampleParams:
+    """Arg max, a plain draw, a truncated one, and one with everything, in turn."""
+    plain = SampleParams(temperature=0.0 if row % _KINDS == 0 else 1.0, top_p=1.0, seed=1, choice=0, position=1)
+    if row % _KINDS == 2:
+        plain.top_p, plain.top_k, plain.min_p = 0.9, 5, 0.1
+    if row % _KINDS == 3:
+        last = vocab_size - 1
+        plain.bias, plain.banned, plain.logprobs = LogitBias.of([(last, 1.0)]), frozenset({last}), 2
+        plain.seen, plain.repetition_penalty, plain.presence_penalty = TokenCounts([0]), 1.1, 0.1
+    return plain
