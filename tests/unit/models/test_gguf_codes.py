@@ -12,7 +12,7 @@ from tests.unit.models.stepper import Stepper
 from tests.unit.models.tiny import Recipe, logits
 from worker.models.errors import ModelFileError
 from worker.models.gguf_codes import BLOCKS, read_codes
-from worker.models.layers import CompiledLinear
+from worker.models.compiled_linear import CompiledLinear
 from worker.models.load import load_model
 from worker.models.source import Codes
 
