@@ -47,8 +47,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_step: int = 512
 
     tokens_beside_decodes: int | None = None
-    """Of these, at most so many of prompts in a step that also decodes; without a number, on a CPU as many as make it
-    2.5 times as long, and all on a GPU. Fewer keep running streams even, more let new ones start sooner."""
+    """Of these, at most so many of prompts in a step that also decodes; without a number, all on a GPU, and on a CPU as
+    many as make it take 2.4 times the typical gap between tokens. Fewer keep running streams even, more let new ones
+    start sooner."""
 
     step_s_max: float = 60.0
     """Seconds. An engine whose step takes longer hangs: health goes red, and what the worker holds is lost. To be above

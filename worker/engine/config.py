@@ -21,8 +21,8 @@ class EngineConfig:
     this bounds how long."""
 
     pace: float | None = None
-    """Such a step takes at most so many times what its decodes alone would, as far as earlier steps tell. None: as long
-    as it takes. Above 1."""
+    """Such a step takes at most so many times the typical gap between tokens, as far as earlier steps tell (`pace`).
+    None: as long as it takes. Above 1."""
 
     sequences_max: int = 256
     """Sequences that run at the same time."""

@@ -1,5 +1,9 @@
 """How much of prompts goes beside decodes, so that no running stream pauses for long.
 
+Streams are to notice prompts little: a step should take a few times as long as their typical gap, which is what a step
+of the decodes alone takes on average over the tokens lately decoded. A bound by the decodes of each step alone let the
+gaps of busy moments grow to four times the median (`bench.arrivals`).
+
 Owns what the parts of a step cost here, learned from steps that were run: a fixed part, one for each decode, one for
 each prompt token, one for each pair of a prompt token and a token before it, and one for each token that a chunk finds
 in the cache. Knows no clock and no sequence: seconds are handed in. Invariant: every cost stays above zero, and one
@@ -14,6 +18,8 @@ from dataclasses import dataclass, field
 
 RATE = 0.2
 SURPRISE_MAX = math.log(4.0)  # what else a machine does must not count for more than this
+TYPICAL_TOKENS = 1_000  # decoded, over which the typical gap is averaged
+SPARE_LEAST = 1.0  # of the time of the decodes, for prompts, however busy the moment: they must get on
 TOKENS_LEAST = 8  # for the first prompt of a step, whatever they cost: it must get on
 
 # Seconds, of the demo model on two cores: where learning starts. Another model mostly differs by one factor.
@@ -37,10 +43,11 @@ class Work:
 
 @dataclass(slots=True)
 class Pace:
-    """A step with prompts is to take at most `times` as long as its decodes alone."""
+    """A step with prompts is to take at most `times` the typical gap."""
 
     times: float
     costs_s: list[float] = field(default_factory=lambda: [STEP_S, DECODE_S, TOKEN_S, PAIR_S, FOUND_S])
+    typical_decodes: float = 1.0
 
     def expected_s(self, work: Work) -> float:
         return sum(self._parts_s(work))
@@ -55,10 +62,14 @@ class Pace:
         step = RATE * min(max(surprise, -SURPRISE_MAX), SURPRISE_MAX)
         shares = [part / expected_s for part in parts_s]
         self.costs_s = [cost * math.exp(step * share) for cost, share in zip(self.costs_s, shares, strict=True)]
+        weight = min(1.0, work.decodes / TYPICAL_TOKENS)
+        self.typical_decodes += weight * (work.decodes - self.typical_decodes)
 
     def spare_s(self, decodes: int) -> float:
-        """What prompts may take beside them."""
-        return (self.times - 1) * self.expected_s(Work(decodes))
+        """What prompts may take beside so many."""
+        step_s, decode_s, *_ = self.costs_s
+        typical_s, own_s = step_s + decode_s * self.typical_decodes, step_s + decode_s * decodes
+        return max(self.times * typical_s - own_s, SPARE_LEAST * own_s)
 
     def chunk_s(self, tokens: int, computed: int) -> float:
         """What a chunk of a prompt of which `computed` tokens are done adds to a step."""

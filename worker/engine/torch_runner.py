@@ -3,6 +3,9 @@
 Knows no request and no schedule. The same class serves the CPU and CUDA; only the operations differ.
 """
 
+import math
+import mmap
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -33,8 +36,8 @@ class TorchRunner:
         shape = (blocks_total, block_size, config.kv_heads, config.head_dim)
         dtype = kv_dtype(model.device, model.dtype)
         self._pool = KvPool(
-            keys=[torch.zeros(shape, dtype=dtype, device=model.device) for _ in range(config.layers)],
-            values=[torch.zeros(shape, dtype=dtype, device=model.device) for _ in range(config.layers)],
+            keys=[_zeros(shape, dtype, model.device) for _ in range(config.layers)],
+            values=[_zeros(shape, dtype, model.device) for _ in range(config.layers)],
         )
         self._warm_up()
 
@@ -75,6 +78,15 @@ class TorchRunner:
 
     def _tensor(self, array: NDArray[np.int64] | NDArray[np.int32]) -> Tensor:
         return torch.from_numpy(array).to(self._device, non_blocking=True)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """On a CPU, pages that the system clears when they are first touched: torch would touch all of it at once, for most
+    of a second with 1 GiB, and it would count as used.
+    """
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.frombuffer(mmap.mmap(-1, math.prod(shape) * dtype.itemsize), dtype=dtype).view(shape)
 
 
 def kv_dtype(device: torch.device, model_dtype: torch.dtype) -> torch.dtype:

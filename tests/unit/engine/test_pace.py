@@ -5,7 +5,7 @@ import random
 import pytest
 
 from tests.unit.engine.builders import enqueue, make_scheduler, make_sequence, run_step
-from worker.engine.pace import TOKENS_LEAST, Pace, Work
+from worker.engine.pace import SPARE_LEAST, TOKENS_LEAST, Pace, Work
 from worker.engine.schedule import Schedule
 
 SLOW_MACHINE = Pace(2.5, costs_s=[0.4, 0.01, 0.02, 3e-5, 4e-5])
@@ -37,11 +37,27 @@ def test_it_learns_what_steps_cost_on_a_machine_ten_times_slower():
 
 def test_a_chunk_that_it_allows_keeps_the_step_within_the_pace():
     pace = learned()
+    typical_s = SLOW_MACHINE.expected_s(Work(round(pace.typical_decodes)))
     for decodes in (1, 4, 16, 32):
+        own_s = SLOW_MACHINE.expected_s(Work(decodes))
         for computed in (0, 500, 4_000):
             tokens = pace.tokens(pace.spare_s(decodes), computed)
             step_s = SLOW_MACHINE.expected_s(Work(decodes).beside(tokens, computed))
-            assert step_s < 1.3 * pace.times * SLOW_MACHINE.expected_s(Work(decodes))
+            assert step_s < 1.3 * max(pace.times * typical_s, (1 + SPARE_LEAST) * own_s)
+
+
+def test_what_is_typical_is_an_average_over_tokens():
+    pace = Pace(2.5)
+    for _ in range(2_000):
+        pace.learn(Work(2), pace.expected_s(Work(2)))
+        pace.learn(Work(8), pace.expected_s(Work(8)))
+    assert pace.typical_decodes == pytest.approx(6.8, rel=0.05)  # (2 * 2 + 8 * 8) / (2 + 8)
+
+
+def test_a_busy_moment_leaves_less_to_prompts_but_never_nothing():
+    pace = Pace(2.5, typical_decodes=4.0)
+    assert pace.spare_s(2) > pace.spare_s(4) > pace.spare_s(8)
+    assert pace.spare_s(200) == pytest.approx(SPARE_LEAST * pace.expected_s(Work(200)))
 
 
 def test_the_longest_chunk_is_the_longest():
@@ -74,9 +90,11 @@ def test_a_step_that_something_else_held_up_counts_for_little():
     assert pace.expected_s(Work(8)) < 1.4 * Pace(2.5).expected_s(Work(8))
 
 
-def chunk_beside(decodes: int, *, found: int = 0) -> Schedule:
+def chunk_beside(decodes: int, *, typical: int = 1, found: int = 0) -> Schedule:
     """What a step has of a long prompt of which `found` tokens are computed, beside so many decodes."""
     scheduler = make_scheduler(blocks=200, pace=2.5, tokens_per_step=250, sequences_max=32)
+    for _ in range(500):
+        scheduler.took(Work(typical), Pace(2.5).expected_s(Work(typical)))
     long = make_sequence(99, 250, tokens_max=251)
     enqueue(scheduler, *(make_sequence(arrival, 2, tokens_max=6) for arrival in range(decodes)), long)
     plan = scheduler.schedule()
@@ -88,10 +106,14 @@ def chunk_beside(decodes: int, *, found: int = 0) -> Schedule:
     return scheduler.schedule()
 
 
-def test_more_goes_beside_more_decodes_and_less_after_a_longer_context():
-    few, many, later = chunk_beside(1), chunk_beside(16), chunk_beside(16, found=200)
-    assert (len(few.decodes), len(many.decodes), len(later.decodes)) == (1, 16, 16)
-    assert TOKENS_LEAST < few.chunks[0].tokens < later.chunks[0].tokens < many.chunks[0].tokens < 200
+def test_more_goes_beside_what_is_usual_and_less_after_a_longer_context():
+    alone, busy, usual = chunk_beside(1), chunk_beside(16), chunk_beside(16, typical=16)
+    later = chunk_beside(16, typical=16, found=200)
+    assert [len(plan.decodes) for plan in (alone, busy, usual, later)] == [1, 16, 16, 16]
+    tokens = [plan.chunks[0].tokens for plan in (alone, busy, later, usual)]
+    assert min(tokens) > TOKENS_LEAST
+    assert tokens[0] < tokens[2] < tokens[3] < 200
+    assert tokens[1] < tokens[3]
 
 
 def test_a_prompt_gets_on_however_dear_its_tokens_are():
