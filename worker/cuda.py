@@ -46,6 +46,7 @@ def load_cuda(settings: WorkerSettings, path: Path, progress: Callable[[float], 
     logger.info("model.memory", **asdict(memory))
     runner = GraphRunner(decoder, replace(sizes, blocks_total=memory.blocks), CudaGraphs(), kv_dtype=model.dtype)
     runner.warm_up()
+    torch.cuda.synchronize()
     logger.info("model.warm", kernels_compiled=compilations.count, device_bytes=torch.cuda.memory_reserved())
     compilations.ready(lambda kernel: logger.warning("kernel.compiled_late", kernel=kernel))
     return model.card, runner

@@ -4,15 +4,15 @@ What is told is the root mean square of the error over that of the reference. In
 of its type, which is a few roundings of it.
 """
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
+from bench.gpu import draws, products
 from bench.gpu.cases import AttentionInputs, AttentionShape
 from bench.gpu.machine import Machine
-from bench.gpu.part import Found, Row
+from bench.gpu.part import Case, Found, Row, told
 from kernels.reference import ReferenceOps
 from kernels.triton_ops import TritonOps
 
@@ -22,13 +22,6 @@ REFERENCE, KERNELS = ReferenceOps(), TritonOps()
 # Of each sequence: new tokens, all tokens. The edges of a block of 16, chunks, and an empty row as a graph pads it.
 EDGES = ((1, 1), (1, 15), (1, 16), (1, 17), (1, 0), (5, 5), (3, 40), (33, 33))
 LONG = ((1, 1_025), (1, 513), (64, 700), (1, 3))
-
-
-class Case(NamedTuple):
-    kernel: str
-    dtype: torch.dtype
-    shape: str
-    run: Callable[[], tuple[Tensor, Tensor]]  # what the kernel gave, and what is right
 
 
 def run(machine: Machine) -> Found:
@@ -42,7 +35,7 @@ def run(machine: Machine) -> Found:
         except Exception as fault:  # noqa: BLE001 - one case that cannot run must not hide the others
             faults.append(f"{case.kernel} {name} {case.shape}: {type(fault).__name__}: {fault}")
             continue
-        rows.append({"kernel": case.kernel, "dtype": name, "shape": case.shape, "error": error})
+        rows.append(told({"kernel": case.kernel, "dtype": name, "shape": case.shape, "error": error}))
         if not error <= LIMITS[case.dtype]:
             faults.append(f"{case.kernel} {name} {case.shape}: an error of {error:.2g}")
         worst[case.kernel, name] = max(worst.get((case.kernel, name), (0.0, "")), (error, case.shape))
@@ -62,6 +55,8 @@ def _cases(machine: Machine) -> Iterator[Case]:
     for dtype in dtypes:
         yield from _elementwise(machine, dtype)
         yield from _attention(machine, dtype)
+        yield from products.cases(machine, dtype)
+    yield from draws.cases(machine)
 
 
 def _elementwise(machine: Machine, dtype: torch.dtype) -> Iterator[Case]:
@@ -95,26 +90,32 @@ def _elementwise(machine: Machine, dtype: torch.dtype) -> Iterator[Case]:
 def _attention(machine: Machine, dtype: torch.dtype) -> Iterator[Case]:
     for shape in _shapes(machine, dtype):
         group = f"head_dim {shape.head_dim}, {shape.heads}/{shape.kv_heads} heads, blocks of {shape.block_size}"
-        told = f"{group}, {len(shape.lengths)} sequences" + (f", window {shape.window}" if shape.window else "")
-        yield Case("paged_attention", dtype, told, lambda s=shape: _attend(machine, dtype, s))
-        yield Case("rope_and_cache", dtype, told, lambda s=shape: _rotate(machine, dtype, s))
+        name = f"{group}, {len(shape.lengths)} sequences" + (f", window {shape.window}" if shape.window else "")
+        if shape.kv is not None:
+            name += f", {str(shape.kv).removeprefix('torch.')} pool"
+        yield Case("paged_attention", dtype, name, lambda s=shape: _attend(machine, dtype, s))
+        if shape.kv is None:
+            yield Case("rope_and_cache", dtype, name, lambda s=shape: _rotate(machine, dtype, s))
 
 
 def _shapes(machine: Machine, dtype: torch.dtype) -> Iterator[AttentionShape]:
     """All head dimensions and block sizes in bfloat16; the other types at the commonest."""
     if machine.dry:
         yield AttentionShape(heads=3, kv_heads=1, head_dim=24, block_size=16, lengths=EDGES[3:7], window=5)
+        yield AttentionShape(heads=2, kv_heads=1, head_dim=16, block_size=16, lengths=EDGES[3:6], kv=torch.int8)
         return
     whole = dtype == torch.bfloat16
     groups = {64: (8, 8), 80: (8, 2), 96: (7, 1), 128: (32, 8), 256: (16, 2)}
     for head_dim in groups if whole else (64, 128):
         heads, kv_heads = groups[head_dim]
         for block_size in (16, 32, 64) if whole else (16,):
-            for lengths in (EDGES, LONG):
-                yield AttentionShape(
-                    heads=heads, kv_heads=kv_heads, head_dim=head_dim, block_size=block_size, lengths=lengths
-                )
-    yield AttentionShape(heads=32, kv_heads=8, head_dim=128, block_size=16, lengths=EDGES + LONG, window=33)
+            yield AttentionShape(
+                heads=heads, kv_heads=kv_heads, head_dim=head_dim, block_size=block_size, lengths=EDGES + LONG
+            )
+    common = {"heads": 32, "kv_heads": 8, "head_dim": 128, "block_size": 16}
+    yield AttentionShape(**common, lengths=EDGES + LONG, window=33)
+    for kv in (torch.int8, torch.float8_e4m3fn) if whole else ():
+        yield AttentionShape(**common, lengths=EDGES + LONG, kv=kv)
 
 
 def _attend(machine: Machine, dtype: torch.dtype, shape: AttentionShape) -> tuple[Tensor, Tensor]:
@@ -130,12 +131,13 @@ def _attend(machine: Machine, dtype: torch.dtype, shape: AttentionShape) -> tupl
             context_lens=inputs.context_lens,
             scale=shape.head_dim**-0.5,
             window=shape.window,
+            k_scale=inputs.scale,
+            v_scale=inputs.scale,
         )
 
-    return (
-        attend(KERNELS, inputs.q, inputs.k_cache, inputs.v_cache),
-        attend(REFERENCE, inputs.q.float(), inputs.k_cache.float(), inputs.v_cache.float()),
-    )
+    pools = inputs.k_cache, inputs.v_cache
+    exact = pools if shape.kv is not None else (pools[0].float(), pools[1].float())
+    return attend(KERNELS, inputs.q, *pools), attend(REFERENCE, inputs.q.float(), *exact)
 
 
 def _rotate(machine: Machine, dtype: torch.dtype, shape: AttentionShape) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,7 @@ class AttentionShape:
     block_size: int
     lengths: tuple[tuple[int, int], ...]  # of each sequence: its new tokens, and all of them
     window: int | None = None
+    kv: torch.dtype | None = None  # of a quantized pool: int8 or float8_e4m3fn
 
 
 @dataclass
@@ -32,6 +33,7 @@ class AttentionInputs:
     block_tables: Tensor = field(init=False)
     query_start: Tensor = field(init=False)
     context_lens: Tensor = field(init=False)
+    scale: Tensor | None = field(init=False)  # [blocks, block_size, kv_heads] of both K and V, of a quantized pool
 
     def __post_init__(self) -> None:
         shape, device = self.shape, self.device
@@ -40,15 +42,18 @@ class AttentionInputs:
         order = torch.randperm(sum(counts), generator=torch.Generator().manual_seed(2)) + 1
         tables = torch.zeros(len(counts), max(*counts, 1), dtype=torch.int32)
         pool = (sum(counts) + 1, shape.block_size, shape.kv_heads, shape.head_dim)
+        loud = 1 if shape.kv is None else 40  # as codes
         self.k_cache, self.v_cache = (
-            torch.randn(pool, generator=generator, device=device).to(self.dtype) for _ in range(2)
+            (torch.randn(pool, generator=generator, device=device) * loud).clamp(-127, 127).to(shape.kv or self.dtype)
+            for _ in range(2)
         )
+        self.scale = None if shape.kv is None else torch.rand(pool[:3], generator=generator, device=device) / loud
         for row, (blocks, (_, length)) in enumerate(zip(order.split(counts), shape.lengths, strict=True)):
             tables[row, : len(blocks)] = blocks
             used = length % shape.block_size
-            if used:
-                self.k_cache[int(blocks[-1]), used:] = torch.nan
-                self.v_cache[int(blocks[-1]), used:] = torch.nan
+            for cache in (self.k_cache, self.v_cache) if self.scale is None else (self.scale,):
+                if used:
+                    cache[int(blocks[-1]), used:] = torch.nan
         self.block_tables = tables.to(device)
         queries = [new for new, _ in shape.lengths]
         starts = torch.tensor([0, *queries]).cumsum(0)
@@ -62,4 +67,5 @@ class AttentionInputs:
         """By a decode step: K and V of every token once."""
         shape = self.shape
         tokens = sum(length for _, length in shape.lengths)
-        return 2 * tokens * shape.kv_heads * shape.head_dim * self.dtype.itemsize
+        scales = 0 if self.scale is None else 2 * tokens * shape.kv_heads * 4
+        return 2 * tokens * shape.kv_heads * shape.head_dim * self.k_cache.itemsize + scales

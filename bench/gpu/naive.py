@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from bench.gpu.machine import Machine
-from bench.gpu.part import Found, Level, Row
+from bench.gpu.part import Found, Level, Row, told
 from bench.gpu.random_model import llama_8b, tiny
 
 
@@ -55,9 +55,10 @@ def _generate(machine: Machine, model: torch.nn.Module, vocab: int, level: Level
         return time.perf_counter() - start
 
     generate(2)
-    return {
+    row: Row = {
         "sequences": level.sequences,
         "prompt": level.prompt,
         "output": level.output,
         "tokens_per_s": level.sequences * level.output / generate(level.output),
     }
+    return told(row)

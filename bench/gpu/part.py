@@ -1,10 +1,32 @@
-"""What a part of the check gives back. Plain values, fit for JSON."""
+"""What a part of the check is made of, and what it gives back: plain values, fit for JSON."""
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
 
 from bench.table import Cell
 
 Row = dict[str, Cell]
+
+
+class Case(NamedTuple):
+    kernel: str
+    dtype: torch.dtype
+    shape: str
+    run: Callable[[], tuple[Tensor, Tensor]]  # what the kernel gave, and what is right
+
+
+class Job(NamedTuple):
+    kernel: str
+    shape: str
+    run: Callable[[], object]
+    torch_run: Callable[[], object]  # the same work by torch alone
+    bytes_moved: int
+    flops: int = 0
 
 
 @dataclass(frozen=True)
@@ -14,6 +36,12 @@ class Level:
     sequences: int
     prompt: int
     output: int
+
+
+def told(row: Row) -> Row:
+    """The row, which the log has from now on, whatever becomes of the part."""
+    print(json.dumps(row), flush=True)
+    return row
 
 
 @dataclass

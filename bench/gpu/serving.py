@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from bench.gpu.machine import Machine
-from bench.gpu.part import Found, Level, Row
+from bench.gpu.part import Found, Level, Row, told
 from bench.gpu.random_model import RandomWeights, llama_8b, tiny, vocabulary
 from kernels.compilations import Compilations
 from kernels.triton_ops import TritonOps
@@ -107,7 +107,7 @@ class Driven:
         context = level.prompt + level.output / 2
         least_bytes = self._weights_bytes + level.sequences * context * self._kv_token_bytes
         whole_s = prefill_s * INPUT / level.prompt + OUTPUT * step_s
-        return {
+        row: Row = {
             "graphs": "on" if self._graphs else "off",
             "sequences": level.sequences,
             "prompt": level.prompt,
@@ -123,6 +123,7 @@ class Driven:
             # From the parts that were run: all prompts, then 1,000 steps at the mean context.
             "tokens_per_s_1000_1000": level.sequences * OUTPUT / whole_s if level.sequences > 1 else None,
         }
+        return told(row)
 
     def close(self) -> None:
         self._inner.close()

@@ -4,16 +4,16 @@ beside what torch itself has for the same work.
 Invariant: bytes and operations are those that the work needs, not those that a kernel happens to move.
 """
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from bench.gpu import draws, products
 from bench.gpu.cases import AttentionInputs, AttentionShape
 from bench.gpu.machine import Machine
-from bench.gpu.part import Found, Row
+from bench.gpu.part import Found, Job, Row, told
 from kernels.attention_scratch import AttentionScratch
 from kernels.triton_ops import TritonOps
 
@@ -22,37 +22,29 @@ KERNELS = TritonOps()
 DTYPE = torch.bfloat16
 
 
-class Job(NamedTuple):
-    kernel: str
-    shape: str
-    run: Callable[[], object]
-    torch_run: Callable[[], object]
-    bytes_moved: int
-    flops: int = 0
-
-
 def run(machine: Machine) -> Found:
-    rows: list[Row] = []
-    faults: list[str] = []
-    for make in _jobs(machine):
-        try:
-            rows.append(_measured(machine, make()))
-        except Exception as fault:  # noqa: BLE001 - one kernel that cannot run must not hide the others
-            faults.append(f"{type(fault).__name__}: {fault}")
-    shown = ("kernel", "shape", "us", "of_copy", "of_matmul", "of_torch")
     yardsticks: Row = {
         "kernel": "yardsticks",
         "shape": "device copy, matrix product",
         "copy_gb_per_s": machine.copy_bytes_per_s / 1e9,
         "matmul_tflops": machine.matmul_flops / 1e12,
     }
+    told(yardsticks)
+    rows: list[Row] = []
+    faults: list[str] = []
+    for make in _jobs(machine):
+        try:
+            rows += [_measured(machine, job) for job in make()]
+        except Exception as fault:  # noqa: BLE001 - one kernel that cannot run must not hide the others
+            faults.append(f"{type(fault).__name__}: {fault}")
+    shown = ("kernel", "shape", "us", "of_copy", "of_matmul", "of_torch")
     columns = ["kernel", "shape", "us", "of copy", "of product", "of torch's time"]
     return Found([yardsticks, *rows], faults, columns, [[row[name] for name in shown] for row in rows])
 
 
 def _measured(machine: Machine, job: Job) -> Row:
     seconds = machine.seconds(job.run)
-    return {
+    row: Row = {
         "kernel": job.kernel,
         "shape": job.shape,
         "us": seconds * 1e6,
@@ -62,26 +54,31 @@ def _measured(machine: Machine, job: Job) -> Row:
         "of_matmul": job.flops / seconds / machine.matmul_flops if job.flops else None,
         "of_torch": seconds / machine.seconds(job.torch_run),
     }
+    return told(row)
 
 
-def _jobs(machine: Machine) -> Iterator[Callable[[], Job]]:
+def _jobs(machine: Machine) -> Iterator[Callable[[], Iterable[Job]]]:
+    """Groups of which each holds its memory only while it is measured."""
     batches = (
         ((2, 40),) if machine.dry else ((1, 65_536), (4, 32_768), (16, 4_096), (64, 1_024), (64, 8_192), (256, 1_024))
     )
     for sequences, context in batches:
-        yield lambda s=sequences, c=context: _decode(machine, s, c)
+        yield lambda s=sequences, c=context: [_decode(machine, s, c)]
+    for kv in () if machine.dry else (torch.int8, torch.float8_e4m3fn):
+        yield lambda kv=kv: [_decode(machine, 64, 8_192, kv)]
     for tokens in (24,) if machine.dry else (1_024, 8_192):
-        yield lambda t=tokens: _prefill(machine, t)
+        yield lambda t=tokens: [_prefill(machine, t)]
     for tokens in (2,) if machine.dry else (64, 8_192):
-        yield lambda t=tokens: _norm(machine, t)
-        yield lambda t=tokens: _add_norm(machine, t)
-        yield lambda t=tokens: _silu(machine, t)
-        yield lambda t=tokens: _rope(machine, t)
+        yield lambda t=tokens: [make(machine, t) for make in (_norm, _add_norm, _silu, _rope)]
+    for rows in (2,) if machine.dry else (1, 16, 64):
+        yield lambda r=rows: products.jobs(machine, r)
+    for rows in (2,) if machine.dry else (1, 256):
+        yield lambda r=rows: draws.jobs(machine, r)
 
 
-def _shape(machine: Machine, lengths: tuple[tuple[int, int], ...]) -> AttentionShape:
-    heads, kv_heads, head_dim = (4, 2, 16) if machine.dry else (32, 8, 128)
-    return AttentionShape(heads=heads, kv_heads=kv_heads, head_dim=head_dim, block_size=16, lengths=lengths)
+def _shape(machine: Machine, lengths: tuple[tuple[int, int], ...], kv: torch.dtype | None = None) -> AttentionShape:
+    heads, kv_heads, head_dim = (2, 1, 16) if machine.dry else (32, 8, 128)
+    return AttentionShape(heads=heads, kv_heads=kv_heads, head_dim=head_dim, block_size=16, lengths=lengths, kv=kv)
 
 
 def _attend(inputs: AttentionInputs, queries_max: int | None) -> Callable[[], Tensor]:
@@ -98,18 +95,20 @@ def _attend(inputs: AttentionInputs, queries_max: int | None) -> Callable[[], Te
         context_lens=inputs.context_lens,
         scale=shape.head_dim**-0.5,
         window=None,
+        k_scale=inputs.scale,
+        v_scale=inputs.scale,
         scratch=scratch,
         queries_max=queries_max,
     )
 
 
-def _decode(machine: Machine, sequences: int, context: int) -> Job:
-    inputs = AttentionInputs(_shape(machine, ((1, context),) * sequences), _dtype(machine), machine.device)
+def _decode(machine: Machine, sequences: int, context: int, kv: torch.dtype | None = None) -> Job:
+    inputs = AttentionInputs(_shape(machine, ((1, context),) * sequences, kv), _dtype(machine), machine.device)
     shape = inputs.shape
     q = inputs.q.view(sequences, shape.heads, 1, shape.head_dim)
     keys, values = _contiguous(machine, sequences, context, shape)
     return Job(
-        "paged_attention, decode",
+        "paged_attention, decode" + ("" if kv is None else f", {str(kv).removeprefix('torch.')}"),
         f"{sequences} x {context}",
         _attend(inputs, 1),
         lambda: F.scaled_dot_product_attention(q, keys, values, enable_gqa=True),

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from kernels.attention_scratch import AttentionScratch
+from kernels.token_draw import draw_tokens
 from worker.engine.batch import Batch
 from worker.engine.decode_steps import DecodeSteps
-from worker.engine.device_sampler import DeviceSampler
+from worker.engine.device_sampler import DeviceSampler, Draw
 from worker.engine.graphs import Graphs
 from worker.engine.runner import PendingStep
 from worker.engine.staging import Staging
@@ -34,7 +35,9 @@ class Sizes:
 class GraphRunner:
     """Implements `worker.engine.runner.Runner`. Call `warm_up` before the first step."""
 
-    def __init__(self, decoder: Decoder, sizes: Sizes, graphs: Graphs, *, kv_dtype: torch.dtype) -> None:
+    def __init__(
+        self, decoder: Decoder, sizes: Sizes, graphs: Graphs, *, kv_dtype: torch.dtype, draw: Draw = draw_tokens
+    ) -> None:
         config = decoder.config
         self.vocab_size = config.vocab_size
         self.context_length = config.context_length
@@ -50,7 +53,7 @@ class GraphRunner:
         self._scratch = AttentionScratch.of(
             sizes.sequences_max, blocks_max * sizes.block_size, config.heads, config.head_dim, self._staging.device
         )
-        self._sampler = DeviceSampler(self._staging, rows_max=sizes.sequences_max, vocab_size=config.vocab_size)
+        self._sampler = DeviceSampler(self._staging, draw, rows_max=sizes.sequences_max)
         self._decodes = DecodeSteps(
             self._forward,
             self._staging,
@@ -60,7 +63,9 @@ class GraphRunner:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Compile and record all that a step can need. Writes nothing to the pool."""
+        """Compile and record all that a step can need, without waiting for what it computes. Writes nothing to the
+        pool.
+        """
         self._decodes.capture(self._graphs)
         batches = warm_batches(
             decode_rows=self._decodes.sizes,
@@ -71,7 +76,7 @@ class GraphRunner:
             vocab_size=self.vocab_size,
         )
         for batch in batches:
-            self.submit(batch).result()
+            self.submit(batch)
 
     @torch.inference_mode()
     def submit(self, batch: Batch) -> PendingStep:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from kernels.ops import Ops
+from kernels.reference_sampling import draw_tokens
 from worker.engine.graph_runner import GraphRunner, Sizes
 from worker.engine.graphs import EagerGraphs, Graphs, Run
 from worker.engine.torch_runner import TorchRunner
@@ -36,13 +37,13 @@ class Recorded:
 
 
 def graph_runner(
-    model: LoadedModel, ops: Ops, *, graphs: Graphs | None = None, blocks: int = 16, sequences_max: int = 20
+    model: LoadedModel, ops: Ops, *, graphs: Graphs | None = None, blocks: int = 16, sequences_max: int = 10
 ) -> GraphRunner:
     sizes = Sizes(
-        blocks_total=blocks + 1, block_size=BLOCK_SIZE, sequences_max=sequences_max, tokens_per_step=sequences_max
+        blocks_total=blocks + 1, block_size=BLOCK_SIZE, sequences_max=sequences_max, tokens_per_step=2 * sequences_max
     )
     decoder = Decoder(model.config, model.weights, ops)
-    runner = GraphRunner(decoder, sizes, graphs or EagerGraphs(), kv_dtype=torch.float32)
+    runner = GraphRunner(decoder, sizes, graphs or EagerGraphs(), kv_dtype=torch.float32, draw=draw_tokens)
     runner.warm_up()
     return runner
 

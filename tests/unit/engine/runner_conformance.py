@@ -41,6 +41,10 @@ def batch_of(runner: Runner, parts: list[tuple[list[int], int, list[int], Sample
     )
 
 
+def computed(runner: Runner, batch: Batch) -> Sampled:
+    return runner.submit(batch).result()
+
+
 class RunnerConformance:
     """The pool must have 16 usable blocks, the context 4 blocks, and the vocabulary the ids 2 to 41."""
 
@@ -51,10 +55,11 @@ class RunnerConformance:
 
     def test_it_samples_one_token_per_row_within_the_vocabulary(self, runner: Runner):
         ids = self.ids(runner)
-        sampled = runner.submit(
+        sampled = computed(
+            runner,
             batch_of(
                 runner, [(ids, 0, [1, 2, 3], greedy(len(ids))), (ids[:1], 0, [4], None), (ids, 0, [7, 6, 5], greedy(9))]
-            )
+            ),
         )
         assert len(sampled.ids) == len(sampled.logprobs) == 2
         assert all(0 <= token < runner.vocab_size for token in sampled.ids)
@@ -62,21 +67,21 @@ class RunnerConformance:
 
     def test_a_prompt_in_chunks_gives_the_token_of_the_whole(self, runner: Runner):
         ids = self.ids(runner)
-        whole = runner.submit(batch_of(runner, [(ids, 0, [1, 2, 3], greedy(len(ids)))]))
+        whole = computed(runner, batch_of(runner, [(ids, 0, [1, 2, 3], greedy(len(ids)))]))
         cut = runner.block_size + 1
-        first = runner.submit(batch_of(runner, [(ids[:cut], 0, [9, 5, 7], None)]))
-        rest = runner.submit(batch_of(runner, [(ids, cut, [9, 5, 7], greedy(len(ids)))]))
+        first = computed(runner, batch_of(runner, [(ids[:cut], 0, [9, 5, 7], None)]))
+        rest = computed(runner, batch_of(runner, [(ids, cut, [9, 5, 7], greedy(len(ids)))]))
         assert first.ids == []
         assert rest.ids == whole.ids
 
     def test_neighbours_change_nothing(self, runner: Runner):
         ids = self.ids(runner)
-        alone = runner.submit(batch_of(runner, [(ids, 0, [1, 2, 3], greedy(len(ids)))]))
+        alone = computed(runner, batch_of(runner, [(ids, 0, [1, 2, 3], greedy(len(ids)))]))
         others = [
             (ids[::-1][:length], 0, [4 + 3 * i, 5 + 3 * i, 6 + 3 * i], greedy(length))
             for i, length in enumerate((1, 5))
         ]
-        together = runner.submit(batch_of(runner, [others[0], (ids, 0, [3, 1, 2], greedy(len(ids))), others[1]]))
+        together = computed(runner, batch_of(runner, [others[0], (ids, 0, [3, 1, 2], greedy(len(ids))), others[1]]))
         assert together.ids[1] == alone.ids[0]
 
     def side_by_side(self, runner: Runner, options: list[dict]) -> Sampled:
@@ -84,7 +89,7 @@ class RunnerConformance:
         ids = self.ids(runner)
         tables = [[1 + 3 * i, 2 + 3 * i, 3 + 3 * i] for i in range(len(options))]
         parts = [(ids, 0, table, greedy(len(ids), **option)) for table, option in zip(tables, options, strict=True)]
-        return runner.submit(batch_of(runner, parts))
+        return computed(runner, batch_of(runner, parts))
 
     def test_a_bias_of_100_forces_and_one_of_minus_100_bans(self, runner: Runner):
         (free,) = self.side_by_side(runner, [{}]).ids
@@ -116,4 +121,4 @@ class RunnerConformance:
         assert values[0] <= 0
 
     def test_a_step_without_samples_is_fine(self, runner: Runner):
-        assert runner.submit(batch_of(runner, [(self.ids(runner), 0, [1, 2, 3], None)])).ids == []
+        assert computed(runner, batch_of(runner, [(self.ids(runner), 0, [1, 2, 3], None)])).ids == []

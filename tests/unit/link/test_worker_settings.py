@@ -13,7 +13,16 @@ def test_defaults_need_only_nats() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("RUNNER", "magic"), ("TIERS", "0,x"), ("TIERS", ","), ("KV_BYTES", "0"), ("METRICS_PORT", "http")],
+    [
+        ("RUNNER", "magic"),
+        ("DEVICE", "tpu"),
+        ("TIERS", "0,x"),
+        ("TIERS", ","),
+        ("KV_BYTES", "0"),
+        ("MEMORY_SHARE", "0"),
+        ("MEMORY_SHARE", "1.1"),
+        ("METRICS_PORT", "http"),
+    ],
 )
 def test_what_cannot_be_read_is_named(name: str, value: str) -> None:
     with pytest.raises(SettingsError):

@@ -54,7 +54,7 @@ def alone(prompt: list[int], sampling: SamplingParams) -> list[int]:
 
 
 def test_the_engine_says_what_the_model_says_in_chunks_after_preemption_and_with_a_prefix(model):
-    sizes = Sizes(blocks_total=BLOCKS + 1, block_size=BLOCK_SIZE, sequences_max=3, tokens_per_step=6)
+    sizes = Sizes(blocks_total=BLOCKS + 1, block_size=BLOCK_SIZE, sequences_max=4, tokens_per_step=6)
     runner = GraphRunner(
         Decoder(model.config, model.weights, TritonOps()), sizes, EagerGraphs(), kv_dtype=torch.float32
     )
@@ -64,7 +64,7 @@ def test_the_engine_says_what_the_model_says_in_chunks_after_preemption_and_with
         context_length=model.config.context_length,
         tokens_per_step=6,
         tokens_beside_decodes=6,
-        sequences_max=3,
+        sequences_max=4,
         watermark=0.0,
     )
     engine = Engine(runner, model.card.vocabulary, config)
