@@ -98,6 +98,7 @@ def chunk_beside(decodes: int, *, typical: int = 1, found: int = 0) -> Schedule:
     long = make_sequence(99, 250, tokens_max=251)
     enqueue(scheduler, *(make_sequence(arrival, 2, tokens_max=6) for arrival in range(decodes)), long)
     plan = scheduler.schedule()
+    scheduler.launch(plan)
     scheduler.advance(plan)
     for sequence in plan.sequences():
         if sequence is not long:
