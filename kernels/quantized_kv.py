@@ -50,12 +50,12 @@ def quantize(x: tl.tensor, scale: tl.tensor, KV: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit
-def largest(KV: tl.constexpr) -> tl.constexpr:
+def largest(KV: tl.constexpr) -> float:
     return 127.0 if KV == "int8" else 448.0
 
 
 @triton.jit
-def widen(x: tl.tensor, dtype: tl.constexpr, KV: tl.constexpr, NATIVE_FP8: tl.constexpr) -> tl.tensor:
+def widen(x: tl.tensor, dtype: tl.dtype, KV: tl.constexpr, NATIVE_FP8: tl.constexpr) -> tl.tensor:
     """Loaded bytes in the type of the queries, not yet scaled. Exact."""
     if KV == "fp8":
         if NATIVE_FP8:
