@@ -31,12 +31,13 @@ up: .venv/.run ## install what is needed and run everything in the foreground
 test: .venv/.dev ## run all tests
 	@exec $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadscope $(ARGS)
 
-check: .venv/.dev ## format, lint, types, import contracts, spelling
+check: .venv/.dev ## format, lint, types, import contracts, spelling, kernels compiled for GPUs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/codespell
+	@test "$$(uname)" != Linux || { set -x; $(BIN)/python -m kernels.compile --arch sm_80 --arch sm_90 --checked; }
 
 format: .venv/.dev ## format the code and mend what the linter can
 	$(BIN)/ruff format .

@@ -61,6 +61,11 @@ class AttentionCall:
         """Query heads of one KV head."""
         return self.q.shape[1] // self.k_cache.shape[2]
 
+    @property
+    def head_dim_padded(self) -> int:
+        """At least the smallest side that tl.dot takes."""
+        return max(16, cast("int", triton.next_power_of_2(self.q.shape[2])))
+
     def tiles(self) -> tuple[Tile, Tile]:
         """Of decodes and of chunks, for this device, model and pool."""
         form = form_of(self.k_cache, self.k_scale)
@@ -98,7 +103,7 @@ class AttentionCall:
             "GROUP": self.group,
             "KV_HEADS": kv_heads,
             "HEAD_DIM": head_dim,
-            "HEAD_DIM_PADDED": max(16, cast("int", triton.next_power_of_2(head_dim))),
+            "HEAD_DIM_PADDED": self.head_dim_padded,
             "BLOCK_SIZE": block_size,
             "ROWS": self.rows(tile),
             "KEYS": tile.keys,

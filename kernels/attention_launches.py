@@ -28,6 +28,11 @@ class _Extra:
     group: int = _GROUP
 
 
+# Of blocks of 16, the largest and the usual of each kind, and a head dim that is no power of two. The rest on request.
+_CHECKED = {
+    "decode": {(80, "16-bit"), (128, "16-bit"), (128, "fp8"), (128, "int8"), (256, "16-bit"), (256, "fp8")},
+    "chunk": {(80, "16-bit"), (128, "16-bit"), (128, "fp8"), (256, "16-bit")},
+}
 _EXTRAS = (_Extra(" windowed", window=4096), _Extra(" capped", soft_cap=50.0), _Extra(" group 7", group=7))
 
 
@@ -40,20 +45,15 @@ def launches_of(
     return [
         Launch(
             f"{kind} {row.head_dim} x {row.block_size} {row.kv}{extra.name}",
-            lambda row=row, extra=extra: launch(call(row, extra), tile(row)),
+            lambda row=row, extra=extra: launch(_call(row, extra), tile(row)),
             may_spill=kind != "decode",
-            checked=_checked(row, extra),
+            checked=row.block_size == 16 and not extra.name and (row.head_dim, row.kv) in _CHECKED[kind],
         )
         for row, extra in [*plain, *((usual, extra) for extra in _EXTRAS)]
     ]
 
 
-def _checked(row: Row, extra: _Extra) -> bool:
-    widest = row.head_dim == 256 or (row.head_dim, row.kv) == (80, "16-bit")
-    return row.block_size == 16 and not extra.name and (row.head_dim == 128 or widest)
-
-
-def call(row: Row, extra: _Extra) -> AttentionCall:
+def _call(row: Row, extra: _Extra) -> AttentionCall:
     """Two sequences of one query each and of more than one split."""
     dtype = torch.float32 if row.kv == "fp32" else torch.bfloat16
     q = torch.zeros(2, _KV_HEADS * extra.group, row.head_dim, dtype=dtype)

@@ -6,9 +6,10 @@ compiles each row, so what is served was seen to compile, to hold its registers 
 Invariant: a row depends on the model and the pool alone, never on the batch. `keys` decides in which order a row of a
 result is added up, so it may differ from one architecture to another, but not between two steps on one.
 
-16-bit tiles: with 32 keys of 128 and three stages, a program has 32 KiB of K and V on their way while it computes, and
-four programs fit into an SM of sm_90: 128 KiB, of which the latency of its memory (some 800 ns at 33 GB/s a SM) asks
-for 26. Chunks of prompts are bound by computation: 64 rows, so that a tile of keys is used 64 times.
+Five stages: triton gives the lookup of the block, the load that needs it and the products a stage each, and two tiles
+of keys are on their way while one is multiplied. With 32 keys of 128 in bfloat16 that is 32 KiB a program, 37 KiB of
+shared memory and 107 registers, so that four programs share an SM of sm_90: 128 KiB on their way, of which the latency
+of its memory (some 800 ns at 33 GB/s) asks for 26. Chunks are bound by computation: a tile of keys serves 64 rows.
 """
 
 from dataclasses import dataclass
@@ -38,26 +39,29 @@ class Row:
     chunk: Tile  # several: `chunk_attention`
 
 
-_WIDE: dict[KvType, tuple[Tile, Tile]] = {  # head dims up to 128, with 160 KiB of shared memory or more
-    "16-bit": (Tile(16, 32, 4, 4), Tile(64, 64, 4, 3)),
-    "fp32": (Tile(16, 16, 4, 3), Tile(16, 16, 4, 3)),
-    "fp8": (Tile(16, 32, 4, 5), Tile(64, 64, 4, 3)),
-    "int8": (Tile(16, 32, 4, 5), Tile(64, 64, 4, 3)),
+_SM_80: dict[KvType, tuple[Tile, Tile]] = {  # head dims up to 128: of decodes, of chunks
+    "16-bit": (Tile(16, 32, 4, 5), Tile(64, 32, 4, 3)),
+    "fp32": (Tile(16, 32, 4, 3), Tile(16, 32, 4, 3)),
+    "fp8": (Tile(16, 32, 4, 5), Tile(64, 32, 4, 3)),
+    "int8": (Tile(16, 32, 4, 5), Tile(64, 32, 4, 3)),
 }
-_WIDE_256: dict[KvType, tuple[Tile, Tile]] = {
-    "16-bit": (Tile(16, 32, 4, 4), Tile(64, 32, 8, 3)),
+_SM_80_256: dict[KvType, tuple[Tile, Tile]] = {  # of 256
+    "16-bit": (Tile(16, 32, 4, 5), Tile(64, 32, 8, 3)),
     "fp32": (Tile(16, 16, 8, 3), Tile(16, 16, 8, 3)),
-    "fp8": (Tile(16, 32, 4, 4), Tile(64, 32, 8, 3)),
-    "int8": (Tile(16, 32, 4, 4), Tile(64, 32, 8, 3)),
+    "fp8": (Tile(16, 32, 8, 5), Tile(64, 32, 8, 3)),
+    "int8": (Tile(16, 32, 8, 5), Tile(64, 32, 8, 3)),
 }
-_NARROW = _WIDE  # with 99 KiB
-_NARROW_256: dict[KvType, tuple[Tile, Tile]] = _WIDE_256
+_SM_90 = _SM_80 | {  # its matrix instruction takes 64 rows and leaves registers for twice the keys
+    "16-bit": (Tile(16, 32, 4, 5), Tile(64, 64, 4, 3)),
+    "fp8": (Tile(16, 32, 4, 5), Tile(64, 64, 8, 3)),
+    "int8": (Tile(16, 32, 4, 5), Tile(64, 64, 8, 3)),
+}
 
 ARCHITECTURES = {  # (up to 128, 256); the newest that is not newer than the chip is taken
-    "sm_80": (_WIDE, _WIDE_256),
-    "sm_86": (_NARROW, _NARROW_256),
-    "sm_89": (_NARROW, _NARROW_256),
-    "sm_90": (_WIDE, _WIDE_256),
+    "sm_80": (_SM_80, _SM_80_256),
+    "sm_86": (_SM_80, _SM_80_256),
+    "sm_89": (_SM_80, _SM_80_256),
+    "sm_90": (_SM_90, _SM_80_256),
 }
 
 

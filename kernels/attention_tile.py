@@ -57,8 +57,11 @@ def attend(
     block = tl.load(table_ptr + key // BLOCK_SIZE, mask=key_mask, other=0).to(tl.int64)
     place = block * cache_block_stride + (key % BLOCK_SIZE) * cache_slot_stride + kv_head * cache_head_stride
     offset = place[:, None] + d[None, :]
-    k = widen(tl.load(k_cache_ptr + offset, mask=kv_mask, other=0.0), q.dtype, KV, NATIVE_FP8)
-    v = widen(tl.load(v_cache_ptr + offset, mask=kv_mask, other=0.0), q.dtype, KV, NATIVE_FP8)
+    k = tl.load(k_cache_ptr + offset, mask=kv_mask, other=0.0)
+    v = tl.load(v_cache_ptr + offset, mask=kv_mask, other=0.0)
+    if KV != "model":
+        k = widen(k, q.dtype, KV, NATIVE_FP8)
+        v = widen(v, q.dtype, KV, NATIVE_FP8)
     scale_offset = (block * BLOCK_SIZE + key % BLOCK_SIZE) * KV_HEADS + kv_head
     scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2
     if KV != "model":

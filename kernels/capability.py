@@ -1,6 +1,8 @@
 """What the chip can do that kernels are launched on. Owns the question; knows no kernel."""
 
-import triton
+from typing import Any, cast
+
+from triton import knobs
 from triton.runtime.driver import driver
 
 _INTERPRETED = 80
@@ -8,9 +10,9 @@ _INTERPRETED = 80
 
 def capability() -> int:
     """90 for sm_90. Interpreted kernels run as on sm_80."""
-    if triton.knobs.runtime.interpret:
+    if knobs.runtime.interpret:
         return _INTERPRETED
-    return int(driver.active.get_current_target().arch)
+    return int(cast("Any", driver.active).get_current_target().arch)
 
 
 def has_fp8() -> bool:

@@ -4,12 +4,12 @@ Owns the stand-in for triton's driver. Knows no kernel. Invariant: nothing is co
 afterwards triton is as it was.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import triton
+from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.driver import driver
@@ -58,13 +58,13 @@ def target_of(architecture: str) -> GPUTarget:
 
 
 @contextmanager
-def capture(architecture: str) -> Iterator[Capture]:
+def capture(architecture: str) -> Generator[Capture]:
     """Inside, launching a kernel notes its variant in what is yielded."""
     caught = Capture()
-    active, hook = driver._active, triton.knobs.runtime.jit_cache_hook  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    active, hook = driver._active, knobs.runtime.jit_cache_hook  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     driver._active = _NoDevice(target_of(architecture))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
-    triton.knobs.runtime.jit_cache_hook = caught  # pyright: ignore[reportAttributeAccessIssue]
+    knobs.runtime.jit_cache_hook = caught  # pyright: ignore[reportAttributeAccessIssue]
     try:
         yield caught
     finally:
-        driver._active, triton.knobs.runtime.jit_cache_hook = active, hook  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        driver._active, knobs.runtime.jit_cache_hook = active, hook  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

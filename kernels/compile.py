@@ -14,11 +14,13 @@ import pkgutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TextIO
 
 import triton
 
@@ -61,14 +63,9 @@ HEAD = "| chip | launch | kernel | registers | bytes spilled | shared memory | f
 
 def launches(architecture: str) -> list[Launch]:
     """Of every file in this package that names some."""
-    modules = (importlib.import_module(f"kernels.{found.name}") for found in pkgutil.iter_modules(kernels.__path__))
-    own = sys.modules[__name__]
-    return [
-        launch
-        for module in modules
-        if hasattr(module, "launches") and module.__name__ not in {own.__name__, "kernels.compile"}
-        for launch in module.launches(architecture)
-    ]
+    names = (found.name for found in pkgutil.iter_modules(kernels.__path__) if found.name != "compile")
+    modules = [importlib.import_module(f"kernels.{name}") for name in names]
+    return [launch for module in modules if hasattr(module, "launches") for launch in module.launches(architecture)]
 
 
 def compile_launch(architecture: str, launch: Launch) -> Iterator[Usage]:
@@ -99,6 +96,16 @@ def _compile(architecture: str, launch: Launch, variant: Variant) -> Usage:
     )
 
 
+def report(usages: Iterable[Usage], out: TextIO) -> int:
+    """Writes the table. Returns how many kernels must not be served as they are."""
+    print(HEAD, file=out)
+    faults = 0
+    for usage in usages:
+        print(usage.row(), file=out, flush=True)
+        faults += usage.fault() is not None
+    return faults
+
+
 def _compile_named(work: tuple[str, str]) -> list[Usage]:
     """A launch does not travel between processes; its name does."""
     architecture, name = work
@@ -119,14 +126,9 @@ def main(arguments: list[str]) -> int:
         for launch in launches(architecture)
         if options.only in launch.name and (launch.checked or not options.checked)
     ]
-    print(HEAD)  # noqa: T201
-    faults = 0
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("fork")) as pool:
-        for usages in pool.map(_compile_named, work):
-            for usage in usages:
-                print(usage.row(), flush=True)  # noqa: T201
-                faults += usage.fault() is not None
-    print(f"\n{len(work)} launches, {faults} faults", file=sys.stderr)  # noqa: T201
+        faults = report(chain.from_iterable(pool.map(_compile_named, work)), sys.stdout)
+    print(f"{len(work)} launches, {faults} faults", file=sys.stderr)
     return 1 if faults or not work else 0
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from kernels.attention_call import AttentionCall
 from kernels.attention_scratch import AttentionScratch
 from kernels.chunk_attention import chunk_attention
-from kernels.split_attention import split_attention
+from kernels.split_attention import programs_each, split_attention
 
 
 def paged_attention(
@@ -42,5 +42,5 @@ def paged_attention(
     decode, chunk = call.tiles()
     if queries_max != 1:
         chunk_attention(call, chunk)
-    split_attention(call, decode, scratch)
+    split_attention(call, decode, scratch, programs_each(call.sequences, k_cache.shape[2]))
     return out

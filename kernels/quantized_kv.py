@@ -40,28 +40,32 @@ def quantize(x: tl.tensor, scale: tl.tensor, KV: tl.constexpr) -> tl.tensor:
     y = x / tl.where(scale > 0.0, scale, 1.0)
     if KV == "int8":
         # Added to 1.5 * 2^23, a float32 has no room for a fraction: it is rounded to even, as torch.round does.
-        return tl.minimum(tl.maximum((y + 12582912.0) - 12582912.0, -127.0), 127.0).to(tl.int8)
-    y = tl.minimum(tl.maximum(y, -448.0), 448.0)
-    # 2^(7 - 127): the exponent's bias becomes E4M3's, and what is subnormal there is subnormal here. 20 bits go.
-    bits = (y * 7.52316384526264e-37).to(tl.int32, bitcast=True)
-    magnitude = bits & 0x7FFFFFFF
-    rounded = (magnitude + 0x7FFFF + ((magnitude >> 20) & 1)) >> 20
-    return (((bits >> 24) & 0x80) | rounded).to(tl.uint8)
+        whole = tl.minimum(tl.maximum((y + 12582912.0) - 12582912.0, -127.0), 127.0).to(tl.int8)
+    else:
+        y = tl.minimum(tl.maximum(y, -448.0), 448.0)
+        # 2^(7 - 127): the exponent's bias becomes E4M3's, and what is subnormal there is subnormal here. 20 bits go.
+        bits = (y * 7.52316384526264e-37).to(tl.int32, bitcast=True)
+        magnitude = bits & 0x7FFFFFFF
+        rounded = (magnitude + 0x7FFFF + ((magnitude >> 20) & 1)) >> 20
+        whole = (((bits >> 24) & 0x80) | rounded).to(tl.uint8)
+    return whole
 
 
 @triton.jit
-def largest(KV: tl.constexpr) -> tl.constexpr:
+def largest(KV: tl.constexpr) -> float:
     return 127.0 if KV == "int8" else 448.0
 
 
 @triton.jit
-def widen(x: tl.tensor, dtype: tl.constexpr, KV: tl.constexpr, NATIVE_FP8: tl.constexpr) -> tl.tensor:
+def widen(x: tl.tensor, dtype: tl.dtype, KV: tl.constexpr, NATIVE_FP8: tl.constexpr) -> tl.tensor:
     """Loaded bytes in the type of the queries, not yet scaled. Exact."""
-    if KV == "fp8":
-        if NATIVE_FP8:
-            return x.to(tl.float8e4nv, bitcast=True).to(dtype)
+    if KV == "int8":
+        wide = x.to(dtype)
+    elif NATIVE_FP8:
+        wide = x.to(tl.float8e4nv, bitcast=True).to(dtype)
+    else:
         # Shifted into a float16 the exponent lacks 8 of its bias. A NaN, which is never written, would become 480.
-        wide = x.to(tl.int16)
-        bits = ((wide & 0x80) << 8) | ((wide & 0x7F) << 7)
-        return (bits.to(tl.float16, bitcast=True) * 256.0).to(dtype)
-    return x.to(dtype)
+        byte = x.to(tl.int16)
+        bits = ((byte & 0x80) << 8) | ((byte & 0x7F) << 7)
+        wide = (bits.to(tl.float16, bitcast=True) * 256.0).to(dtype)
+    return wide

@@ -15,10 +15,12 @@ decides. Llama-3.1-8B, bfloat16: 25 KB a token, 1.5 us of an H200's 4.3 TB/s for
 
 from typing import Any, cast
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.launch import Launch
 from kernels.quantized_kv import form_of, largest, quantize, raw
 
 
@@ -207,3 +209,43 @@ def _check(q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor) ->
     assert k_cache.dtype == v_cache.dtype
     assert q.stride(2) == k.stride(2) == v.stride(2) == k_cache.stride(3) == 1
     assert q.device == k.device == v.device == k_cache.device == v_cache.device
+
+
+def launches(architecture: str) -> list[Launch]:  # noqa: ARG001  the same on every one
+    """See `Launch`. Shapes of Llama-3.1-8B, Qwen3-8B, the demo model, and a head dim that is no power of two."""
+    models = [(32, 8, 128, False), (32, 8, 128, True), (9, 3, 64, False), (5, 1, 80, False)]
+    pools = (torch.bfloat16, torch.int8, torch.float8_e4m3fn)
+    return [
+        Launch(
+            f"rope {heads}/{kv_heads} x {head_dim} {str(pool).removeprefix('torch.')}{' normed' if normed else ''}",
+            lambda shape=(heads, kv_heads, head_dim), normed=normed, pool=pool: _launch(shape, pool, normed=normed),
+            checked=normed,
+        )
+        for heads, kv_heads, head_dim, normed in models
+        for pool in pools
+    ]
+
+
+def _launch(shape: tuple[int, int, int], pool: torch.dtype, *, normed: bool) -> None:
+    heads, kv_heads, head_dim = shape
+    qkv = torch.zeros(2, heads + 2 * kv_heads, head_dim, dtype=torch.bfloat16)
+    q, k, v = qkv.split([heads, kv_heads, kv_heads], dim=1)
+    cache = torch.zeros(2, 16, kv_heads, head_dim).to(pool)
+    scale = None if pool == torch.bfloat16 else torch.zeros(cache.shape[:3])
+    norm = torch.zeros(head_dim, dtype=torch.bfloat16) if normed else None
+    angles, index = torch.zeros(2, head_dim // 2), torch.zeros(2, dtype=torch.int64)
+    rope_and_cache(
+        q,
+        k,
+        v,
+        cos=angles,
+        sin=angles,
+        positions=index,
+        k_cache=cache,
+        v_cache=cache,
+        slots=index,
+        k_scale=scale,
+        v_scale=scale,
+        q_norm=norm,
+        k_norm=norm,
+    )

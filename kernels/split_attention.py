@@ -79,7 +79,8 @@ def _split_attention_kernel(
     if tl.load(query_start_ptr + sequence + 1) - token != 1:
         return
     context = tl.load(context_lens_ptr + sequence)
-    first_key, first_split, split_end = _range_of_splits(context, window, SPLIT, WINDOWED)
+    ranges = _range_of_splits(context, window, SPLIT, WINDOWED)
+    first_key, first_split, split_end = ranges  # pyright: ignore[reportGeneralTypeIssues] (Triton's call)
 
     rows = tl.arange(0, ROWS)
     d = tl.arange(0, HEAD_DIM_PADDED)
@@ -167,7 +168,8 @@ def _reduce_splits_kernel(
     if tl.load(query_start_ptr + sequence + 1) - token != 1:
         return
     context = tl.load(context_lens_ptr + sequence)
-    _, first_split, split_end = _range_of_splits(context, window, SPLIT, WINDOWED)  # pyright: ignore[reportGeneralTypeIssues]
+    ranges = _range_of_splits(context, window, SPLIT, WINDOWED)
+    _, first_split, split_end = ranges  # pyright: ignore[reportGeneralTypeIssues] (Triton's call)
     if split_end - first_split == 1:
         return  # it is in `out` already
     d = tl.arange(0, HEAD_DIM_PADDED)
@@ -190,30 +192,37 @@ def _reduce_splits_kernel(
     tl.store(out_ptr + token * out_token_stride + head * out_head_stride + d, acc / total, mask=d < HEAD_DIM)
 
 
-def split_attention(call: AttentionCall, tile: Tile, scratch: AttentionScratch | None) -> None:
-    """Writes the rows of `call.out` that are the one query of their sequence."""
+def programs_each(sequences: int, kv_heads: int) -> int:
+    """How many programs share the splits of one sequence and KV head. Decides no result."""
+    return max(_PROGRAMS_EACH_MIN, -(-_PROGRAMS // (sequences * kv_heads)))
+
+
+def split_attention(call: AttentionCall, tile: Tile, scratch: AttentionScratch | None, programs: int) -> None:
+    """Writes the rows of `call.out` that are the one query of their sequence. programs: see `programs_each`."""
     sequences, heads, head_dim = call.sequences, call.q.shape[1], call.q.shape[2]
-    kv_heads = heads // call.group
     context_max = call.block_tables.shape[1] * call.k_cache.shape[1]
     needed = splits(context_max)
     scratch = scratch or AttentionScratch.of(sequences, context_max, heads, head_dim, call.q.device)
     _check(scratch, call, needed)
     splits_max = scratch.out.shape[2]
-    constants = call.constants(tile)
-    programs = min(needed, max(_PROGRAMS_EACH_MIN, triton.cdiv(_PROGRAMS, sequences * kv_heads)))
-    cast("Any", _split_attention_kernel)[(sequences, kv_heads, programs)](
+    cast("Any", _split_attention_kernel)[(sequences, heads // call.group, min(needed, programs))](
         call.out,
         scratch.out,
         scratch.weight_log2,
         *call.tensors(),
         splits_max,
         *call.numbers(),
-        **constants,
+        **call.constants(tile),
         SPLIT=SPLIT_KEYS,
     )
-    if needed == 1:
-        return
-    cast("Any", _reduce_splits_kernel)[(sequences, heads)](
+    if needed > 1:
+        reduce_splits(call, scratch)
+
+
+def reduce_splits(call: AttentionCall, scratch: AttentionScratch) -> None:
+    """Writes the rows of `call.out` whose sequence has one query and sees several splits, from the scratch."""
+    _, heads, splits_max, head_dim = scratch.out.shape
+    cast("Any", _reduce_splits_kernel)[(call.sequences, heads)](
         call.out,
         scratch.out,
         scratch.weight_log2,
@@ -224,7 +233,7 @@ def split_attention(call: AttentionCall, tile: Tile, scratch: AttentionScratch |
         call.window or 0,
         HEADS=heads,
         HEAD_DIM=head_dim,
-        HEAD_DIM_PADDED=constants["HEAD_DIM_PADDED"],
+        HEAD_DIM_PADDED=call.head_dim_padded,
         SPLIT=SPLIT_KEYS,
         PARTS=_PARTS,
         WINDOWED=call.window is not None,
@@ -244,5 +253,5 @@ def _check(scratch: AttentionScratch, call: AttentionCall, needed: int) -> None:
 def launches(architecture: str) -> list[Launch]:
     """See `Launch`."""
     return launches_of(
-        architecture, "decode", lambda row: row.decode, lambda call, tile: split_attention(call, tile, None)
+        architecture, "decode", lambda row: row.decode, lambda call, tile: split_attention(call, tile, None, 1)
     )

@@ -1,7 +1,7 @@
 """The `Ops` of a CUDA device: each operation is the Triton kernel in the file of its name.
 
 Knows nothing but where each operation lies. Launches are asynchronous on the current stream, and none waits for the
-device. Q, K, V and the KV pool have one type; norm weights may have another.
+device. Q, K and V have one type, and so has the KV pool unless it is quantized; norm weights may have another.
 """
 
 from kernels.paged_attention import paged_attention

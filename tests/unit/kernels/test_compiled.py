@@ -1,63 +1,30 @@
 """The kernels, compiled for GPUs that need not be there, from the very arguments that the launchers pass."""
 
-import subprocess
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+import io
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from triton.runtime.driver import driver
 
+from kernels.attention_call import AttentionCall
+from kernels.attention_launches import launches_of
+from kernels.attention_scratch import AttentionScratch
+from kernels.attention_table import ARCHITECTURES, BLOCK_SIZES, HEAD_DIMS, KV_TYPES, Tile, rows, tiles
+from kernels.capture import capture
+from kernels.compile import Usage, compile_launch, launches, main, report
+from kernels.launch import Launch
 from kernels.paged_attention import paged_attention
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope_cache import rope_and_cache
 from kernels.silu_and_mul import silu_and_mul
-
-TARGETS = {"sm_80": GPUTarget("cuda", 80, 32), "sm_90": GPUTarget("cuda", 90, 32)}
-SHARED_BYTES_MAX = {"sm_80": 163 * 1024, "sm_90": 227 * 1024}  # what one program may have, of CUDA's own tables
-CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+from kernels.split_attention import split_attention
 
 BLOCK_SIZE = 16
 
 
-class NoDevice:
-    """Stands where triton's driver of a GPU would. The id keeps what it caches apart from any real device."""
-
-    def get_current_device(self) -> str:
-        return "none"
-
-    def get_current_stream(self, device: str) -> int:
-        return 0
-
-    def get_current_target(self) -> GPUTarget:
-        return TARGETS["sm_90"]
-
-
-@dataclass
-class Launches:
-    """What triton was asked to run: one source for each specialisation, by its cache key."""
-
-    sources: dict[str, tuple[ASTSource, dict[str, object]]] = field(default_factory=dict)
-
-    def hook(self, *, key: str, fn: Any, compile: dict[str, Any], **_: object) -> bool:  # noqa: A002
-        source = ASTSource(fn.jit_function, compile["signature"], compile["constants"], compile["configs"][0])
-        options = {name: compile[name] for name in ("num_warps", "num_stages", "enable_fp_fusion")}
-        self.sources[f"{fn.name} {key}"] = (source, options)
-        return True  # do not compile, do not launch
-
-
-@pytest.fixture
-def launches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Launches]:
-    launches = Launches()
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))  # nothing compiled by an earlier run, nothing left behind
-    monkeypatch.setattr(driver, "_active", NoDevice())
-    monkeypatch.setattr(triton.knobs.runtime, "jit_cache_hook", launches.hook)
-    return launches
+@pytest.fixture(autouse=True)
+def _nothing_compiled_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
 
 
 def norms(tokens: int, hidden: int, dtype: torch.dtype) -> None:
@@ -79,20 +46,10 @@ def rope(tokens: int, heads: int, kv_heads: int, head_dim: int, dtype: torch.dty
     rope_and_cache(q, k, v, cos=angles, sin=angles, positions=index, k_cache=cache, v_cache=cache, slots=index)
 
 
-def attention(
-    tokens: int,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    dtype: torch.dtype,
-    *,
-    sequences: int = 1,
-    blocks: int = 1,
-    window: int | None = None,
-) -> None:
-    cache = torch.zeros(2, BLOCK_SIZE, kv_heads, head_dim, dtype=dtype)
+def attention(tokens: int, sequences: int, blocks: int, window: int | None, scratch: AttentionScratch | None) -> None:
+    cache = torch.zeros(2, BLOCK_SIZE, 3, 64, dtype=torch.bfloat16)
     paged_attention(
-        torch.zeros(tokens, heads, head_dim, dtype=dtype),
+        torch.zeros(tokens, 9, 64, dtype=torch.bfloat16),
         cache,
         cache,
         block_tables=torch.zeros(sequences, blocks, dtype=torch.int32),
@@ -100,59 +57,104 @@ def attention(
         context_lens=torch.zeros(sequences, dtype=torch.int32),
         scale=0.125,
         window=window,
+        scratch=scratch,
     )
 
 
-CALLS: dict[str, Callable[[], None]] = {
-    "norms": lambda: norms(4, 4096, torch.bfloat16),
-    "activation": lambda: activation(4, 14336, torch.bfloat16),
-    "rope": lambda: rope(4, 32, 8, 128, torch.bfloat16),
-    "attention, demo model": lambda: attention(4, 9, 3, 64, torch.bfloat16),
-    "attention, 8B model": lambda: attention(4, 32, 8, 128, torch.bfloat16),
-    "attention, odd head_dim": lambda: attention(4, 5, 1, 80, torch.float16),
-    "attention, window": lambda: attention(4, 32, 8, 128, torch.bfloat16, window=4096),
-    "attention, fp32": lambda: attention(4, 4, 2, 32, torch.float32),
-}
+def step(tokens: int, sequences: int, blocks: int, scratch: AttentionScratch | None, window: int | None) -> None:
+    norms(tokens, 576, torch.bfloat16)
+    activation(tokens, 1536, torch.bfloat16)
+    rope(tokens, 9, 3, 64, torch.bfloat16)
+    attention(tokens, sequences, blocks, window, scratch)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("call", CALLS)
-def test_it_compiles_without_spills(launches: Launches, tmp_path: Path, call: str, target: str) -> None:
-    CALLS[call]()
-    assert launches.sources
-    for source, options in launches.sources.values():
-        kernel = triton.compile(source, target=TARGETS[target], options=options)
-        assert kernel.metadata.shared <= SHARED_BYTES_MAX[target]
-        usage = resource_usage(kernel.asm["cubin"], tmp_path)
-        assert 0 < usage["REG"] <= 255
-        assert usage["LOCAL"] == usage["STACK"] == 0, f"{source.name} spills registers: {usage}"
-
-
-def resource_usage(cubin: bytes, folder: Path) -> dict[str, int]:
-    """Registers and bytes, as ptxas reports them for the one function in `cubin`."""
-    file = folder / "kernel.cubin"
-    file.write_bytes(cubin)
-    shown = subprocess.run(
-        [CUOBJDUMP, "--dump-resource-usage", file], capture_output=True, text=True, timeout=30, check=True
-    )
-    words = shown.stdout.split("REG:")[1].split()
-    pairs = [word.split(":") for word in ["REG:" + words[0], *words[1:]]]
-    return {pair[0]: int(pair[1]) for pair in pairs if pair[0] in {"REG", "STACK", "LOCAL"}}
-
-
-def test_no_size_of_batch_compiles_anew(launches: Launches) -> None:
+def test_no_size_of_batch_compiles_anew() -> None:
     """A compilation takes seconds, in which all streams of a worker stand still."""
-    for tokens in (1, 2, 15, 16, 17, 256):
-        norms(tokens, 576, torch.bfloat16)
-        activation(tokens, 1536, torch.bfloat16)
-        rope(tokens, 9, 3, 64, torch.bfloat16)
-        for sequences, blocks in [(1, 1), (1, 2), (16, 16), (17, 33), (256, 512)]:
-            attention(tokens, 9, 3, 64, torch.bfloat16, sequences=sequences, blocks=blocks)
-    names = sorted(key.split()[0] for key in launches.sources)
-    assert names == [
+    with capture("sm_90") as caught:
+        step(64, 8, 64, None, None)
+        step(64, 8, 64, None, 4096)
+        warm = set(caught.variants)
+        for tokens in (1, 2, 15, 16, 17, 256):
+            for sequences, blocks in [(1, 1), (1, 2), (16, 16), (17, 33), (256, 512)]:
+                for splits_max in (None, 1, 16, 33):
+                    scratch = None
+                    if splits_max is not None and splits_max * 512 >= blocks * BLOCK_SIZE:
+                        scratch = AttentionScratch.of(sequences, splits_max * 512, 9, 64, torch.device("cpu"))
+                    step(tokens, sequences, blocks, scratch, None)
+                    attention(tokens, sequences, blocks, 16 * tokens + 1, scratch)
+    assert {variant.kernel for variant in caught.variants.values()} == {
         "_add_rms_norm_kernel",
-        "_paged_attention_kernel",
+        "_chunk_attention_kernel",
+        "_reduce_splits_kernel",
         "_rms_norm_kernel",
         "_rope_and_cache_kernel",
         "_silu_and_mul_kernel",
-    ]
+        "_split_attention_kernel",
+    }
+    assert set(caught.variants) == warm
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_each_architecture_has_one_table_of_every_choice(architecture) -> None:
+    table = rows(architecture)
+    choices = {(row.head_dim, row.block_size, row.kv) for row in table}
+    assert len(choices) == len(table) <= 60
+    assert choices == {(d, b, kv) for d in HEAD_DIMS for b in BLOCK_SIZES for kv in KV_TYPES}
+    for row in table:
+        assert tiles(int(architecture[3:]), row.head_dim, row.kv) == (row.decode, row.chunk)
+    named = [launch.name for launch in launches(architecture)]
+    assert len(set(named)) == len(named)
+    assert {f"decode {d} x {b} {kv}" for d, b, kv in choices} <= set(named)
+    assert {f"chunk {d} x {b} {kv}" for d, b, kv in choices} <= set(named)
+
+
+def test_a_newer_chip_takes_the_newest_table_that_it_knows() -> None:
+    assert tiles(120, 64, "16-bit") == tiles(90, 64, "16-bit")
+    assert tiles(87, 64, "16-bit") == tiles(86, 64, "16-bit")
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+def test_a_launch_compiles_without_a_device(architecture) -> None:
+    launch = next(launch for launch in launches(architecture) if launch.name == "decode 80 x 16 16-bit")
+    usages = list(compile_launch(architecture, launch))
+    assert [usage.kernel for usage in usages] == ["_split_attention_kernel", "_reduce_splits_kernel"]
+    assert report(usages, io.StringIO()) == 0
+    assert all(0 < usage.registers <= 255 for usage in usages)
+
+
+def decode(tile: Tile, head_dim: int) -> Launch:
+    """As of the table, with another tile."""
+
+    def launch(call: AttentionCall, _: Tile) -> None:
+        split_attention(call, tile, None, 1)
+
+    named = {each.name: each for each in launches_of("sm_80", "decode", lambda row: row.decode, launch)}
+    return named[f"decode {head_dim} x 16 16-bit"]
+
+
+def test_a_kernel_of_decodes_that_spills_is_a_fault() -> None:
+    usages = list(compile_launch("sm_80", decode(Tile(rows=16, keys=64, warps=1, stages=2), 128)))
+    written = io.StringIO()
+    assert report(usages, written) == 1
+    assert "| spills |" in written.getvalue()
+
+
+def test_a_kernel_that_does_not_fit_into_shared_memory_is_a_fault() -> None:
+    usages = list(compile_launch("sm_80", decode(Tile(rows=16, keys=64, warps=8, stages=7), 256)))
+    assert usages[0].spilled_bytes == 0
+    written = io.StringIO()
+    assert report(usages, written) == 1
+    assert "shared memory |" in written.getvalue().splitlines()[2]
+
+
+def test_only_some_may_spill_and_none_may_be_too_large() -> None:
+    usage = {"architecture": "sm_86", "launch": "chunk", "kernel": "k", "registers": 255}
+    assert Usage(**usage, spilled_bytes=8, shared_bytes=0, may_spill=True).fault() is None
+    assert Usage(**usage, spilled_bytes=8, shared_bytes=0, may_spill=False).fault() == "spills"
+    assert Usage(**usage, spilled_bytes=0, shared_bytes=99 * 1024, may_spill=True).fault() is None
+    assert Usage(**usage, spilled_bytes=0, shared_bytes=99 * 1024 + 1, may_spill=True).fault() is not None
+
+
+def test_the_command_says_no_where_it_compiled_nothing(capsys) -> None:
+    assert main(["--arch", "sm_90", "--only", "no such launch"]) == 1
+    assert "0 launches" in capsys.readouterr().err

@@ -13,6 +13,6 @@ def assert_near(actual: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(actual.float(), expected, rtol=tolerance, atol=tolerance)
 
 
-def sparse(elements: int) -> Tensor:
-    """float16 memory of `elements`, all 0. It comes from calloc: pages that nobody writes take no memory."""
-    return torch.from_numpy(np.zeros(elements, dtype=np.float16))
+def sparse(elements: int, dtype: torch.dtype = torch.float16) -> Tensor:
+    """Memory of `elements`, all 0. It comes from calloc: pages that nobody writes take no memory."""
+    return torch.from_numpy(np.zeros(elements * dtype.itemsize, dtype=np.uint8)).view(dtype)

@@ -1,62 +1,10 @@
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
+from tests.unit.kernels.interpreted.attention_step import NAN, Step
 from tests.unit.kernels.interpreted.near import assert_near, sparse
-
-NAN = float("nan")
-
-
-@dataclass
-class Step:
-    """One call's arguments. `lens` are (query, context) per sequence."""
-
-    q: Tensor
-    k_cache: Tensor
-    v_cache: Tensor
-    block_tables: Tensor
-    query_start: Tensor
-    context_lens: Tensor
-    window: int | None = None
-
-    @classmethod
-    def of(cls, lens, *, heads=4, kv_heads=2, head_dim=32, block_size=16, dtype=torch.float32) -> "Step":
-        """Random queries over a pool in which every slot that no context covers, and the null block, is NaN."""
-        needed = [-(-context // block_size) for _, context in lens]
-        free = iter((torch.randperm(sum(needed)) + 1).tolist())  # tables in no order
-        tables = torch.zeros(len(lens), max(*needed, 1, 1), dtype=torch.int32)
-        shape = (sum(needed) + 1, block_size, kv_heads, head_dim)
-        k_cache, v_cache = (torch.full(shape, NAN, dtype=dtype) for _ in range(2))
-        for table, blocks, (_, context) in zip(tables, needed, lens, strict=True):
-            table[:blocks] = torch.tensor([next(free) for _ in range(blocks)], dtype=torch.int32)
-            for cache in (k_cache, v_cache):
-                content = torch.full((blocks * block_size, kv_heads, head_dim), NAN)
-                content[:context] = torch.randn(context, kv_heads, head_dim)
-                cache[table[:blocks].long()] = content.view(blocks, *shape[1:]).to(dtype)
-        queries = [query for query, _ in lens]
-        start = torch.tensor([0, *queries]).cumsum(0).to(torch.int32)
-        contexts = torch.tensor([context for _, context in lens], dtype=torch.int32)
-        q = torch.randn(sum(queries), heads, head_dim).to(dtype)
-        return cls(q, k_cache, v_cache, tables, start, contexts)
-
-    def run(self, ops) -> Tensor:
-        return ops.paged_attention(
-            self.q,
-            self.k_cache,
-            self.v_cache,
-            block_tables=self.block_tables,
-            query_start=self.query_start,
-            context_lens=self.context_lens,
-            scale=self.q.shape[2] ** -0.5,
-            window=self.window,
-        )
-
-    def exact(self, truth) -> Tensor:
-        floats = replace(self, q=self.q.float(), k_cache=self.k_cache.float(), v_cache=self.v_cache.float())
-        return floats.run(truth)
-
 
 # Contexts around the block (16), the tile of keys (32) and their multiples.
 CONTEXTS = [1, 15, 16, 17, 31, 32, 33, 64, 65]
@@ -74,7 +22,7 @@ def test_whole_prompts_of_every_length(ops, truth) -> None:
 
 
 # Groups that do and do not divide the rows of a tile, fill it, and exceed it.
-@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (4, 2), (5, 1), (7, 1), (9, 3), (16, 1), (17, 1)])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (4, 1), (5, 1), (7, 1), (8, 1), (9, 3), (16, 1), (17, 1)])
 def test_every_group(ops, truth, heads, kv_heads) -> None:
     step = Step.of([(1, 20), (5, 5), (2, 40)], heads=heads, kv_heads=kv_heads)
     assert_near(step.run(ops), step.exact(truth))
@@ -120,11 +68,13 @@ def test_sequences_without_queries_take_no_part(ops) -> None:
 
 
 def test_a_row_without_context_is_zero(ops) -> None:
-    step = Step.of([(1, 9), (1, 1), (1, 9)])
-    step.context_lens[1] = 0
-    out = step.run(ops)
-    assert torch.equal(out[1], torch.zeros_like(out[1]))
-    assert not out.isnan().any()
+    step = Step.of([(1, 9), (1, 1), (3, 9), (3, 3)])
+    step.context_lens[1] = step.context_lens[3] = 0
+    for window in (None, 2):
+        out = replace(step, window=window).run(ops)
+        assert not out.isnan().any()
+        assert torch.equal(out[1], torch.zeros_like(out[1]))
+        assert torch.equal(out[5:], torch.zeros_like(out[5:]))
 
 
 def test_no_tokens(ops) -> None:
@@ -145,15 +95,8 @@ def test_a_loud_neighbour_changes_nothing(ops) -> None:
 def test_a_sequence_alone_and_in_a_batch_is_bitwise_the_same(ops) -> None:
     step = Step.of([(4, 50), (6, 23), (1, 70)])
     together = step.run(ops)
-    for index, (start, stop) in enumerate([(0, 4), (4, 10), (10, 11)]):
-        alone = replace(
-            step,
-            q=step.q[start:stop],
-            block_tables=step.block_tables[index : index + 1],
-            query_start=torch.tensor([0, stop - start], dtype=torch.int32),
-            context_lens=step.context_lens[index : index + 1],
-        )
-        assert torch.equal(alone.run(ops), together[start:stop])
+    for sequence, (start, stop) in enumerate([(0, 4), (4, 10), (10, 11)]):
+        assert torch.equal(step.alone(sequence).run(ops), together[start:stop])
 
 
 def test_a_prompt_in_chunks_gives_the_same(ops) -> None:
@@ -207,6 +150,48 @@ def test_large_scores_do_not_overflow(ops, truth) -> None:
     step = Step.of([(1, 40), (4, 40)], dtype=torch.float32)
     step.q *= 1e4
     assert_near(step.run(ops), step.exact(truth))
+
+
+# A cap far above the scores, near them, and far below them, where exp(2 x) of the hyperbolic tangent overflows.
+@pytest.mark.parametrize(("cap", "loud"), [(50.0, 1.0), (2.0, 1.0), (0.5, 1e4)])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's: exp overflows, as it should here
+def test_soft_cap(ops, truth, cap, loud) -> None:
+    step = replace(Step.of([(1, 40), (4, 40)], heads=2, kv_heads=1), soft_cap=cap)
+    step.q *= loud
+    assert_near(step.run(ops), step.exact(truth))
+    assert (step.run(ops) - replace(step, soft_cap=None).run(ops)).abs().max() > 1e-5
+
+
+# Pairwise: every two of head dim, block size, KV type, queries' type, window and cap meet somewhere.
+@pytest.mark.parametrize(
+    ("head_dim", "block_size", "kv", "dtype", "window", "cap"),
+    [
+        (64, 16, torch.int8, torch.float16, None, None),
+        (64, 32, torch.float8_e4m3fn, torch.float32, 20, 3.0),
+        (64, 64, None, torch.float16, 20, 3.0),
+        (80, 16, torch.float8_e4m3fn, torch.float16, 20, None),
+        (80, 32, None, torch.float32, None, 3.0),
+        (80, 64, torch.int8, torch.float32, None, None),
+        (96, 16, None, torch.float32, 20, None),
+        (96, 32, torch.int8, torch.float16, 20, 3.0),
+        (96, 64, torch.float8_e4m3fn, torch.float16, None, None),
+        (128, 16, torch.float8_e4m3fn, torch.float32, None, 3.0),
+        (128, 32, None, torch.float16, None, None),
+        (128, 64, torch.int8, torch.float32, 20, None),
+        (256, 16, torch.int8, torch.float32, 20, 3.0),
+        (256, 32, torch.float8_e4m3fn, torch.float16, None, None),
+        (256, 64, None, torch.float16, 20, 3.0),
+    ],
+)
+def test_the_configurations_of_the_table(ops, truth, head_dim, block_size, kv, dtype, window, cap) -> None:
+    step = Step.of([(1, 33), (4, 21)], heads=3, kv_heads=1, head_dim=head_dim, block_size=block_size, dtype=dtype)
+    step = replace(step if kv is None else step.quantized(kv), window=window, soft_cap=cap)
+    assert_near(step.run(ops), step.exact(truth))
+
+
+def test_a_bound_of_one_query_launches_less_and_changes_nothing(ops) -> None:
+    step = Step.of([(1, 20), (1, 33)])
+    assert torch.equal(step.run(ops, queries_max=1), step.run(ops))
 
 
 def test_it_reads_strided_views(ops, truth) -> None:

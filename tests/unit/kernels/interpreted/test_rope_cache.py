@@ -6,6 +6,7 @@ from torch import Tensor
 
 from tests.unit.kernels.interpreted.near import assert_near, sparse
 
+NAN = float("nan")
 CONTEXT = 64
 BLOCK_SIZE = 4
 
@@ -21,6 +22,10 @@ class Step:
     v_cache: Tensor
     positions: list[int]
     slots: list[int]
+    k_scale: Tensor | None = None
+    v_scale: Tensor | None = None
+    q_norm: Tensor | None = None
+    k_norm: Tensor | None = None
 
     def run(self, ops) -> Tensor:
         half = self.q.shape[2] // 2
@@ -35,6 +40,11 @@ class Step:
             k_cache=self.k_cache,
             v_cache=self.v_cache,
             slots=torch.tensor(self.slots, dtype=torch.int64),
+            k_scale=self.k_scale,
+            v_scale=self.v_scale,
+            q_norm=self.q_norm,
+            k_norm=self.k_norm,
+            norm_eps=1e-6,
         )
 
     def exact(self, truth) -> tuple[Tensor, Tensor, Tensor]:
@@ -66,6 +76,71 @@ def test_it_agrees_with_the_reference(ops, truth, dtype, shape) -> None:
         assert_near(by_slot[slots[:3]], exact[:3])
         untouched = [slot for slot in range(len(by_slot)) if slot not in slots]
         assert by_slot[untouched].isnan().all()
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 2), (9, 3, 64), (5, 1, 80)])
+def test_heads_are_normed_before_they_are_turned(ops, truth, dtype, shape) -> None:
+    heads, kv_heads, head_dim = shape
+    q, k, v = (torch.randn(3, count, head_dim).to(dtype) * 4 for count in (heads, kv_heads, kv_heads))
+    q_norm, k_norm = torch.rand(2, head_dim).to(dtype) + 0.5
+    slots = [4, 7, 19]
+    step = Step(q, k, v, *pools(kv_heads, head_dim, dtype), [0, 5, 63], slots, q_norm=q_norm, k_norm=k_norm)
+    exact_q, exact_k, exact_v = step.exact(truth)
+    assert_near(step.run(ops), exact_q)
+    for cache, exact in [(step.k_cache, exact_k), (step.v_cache, exact_v)]:
+        assert_near(cache.view(-1, kv_heads, head_dim)[slots], exact)
+
+
+@pytest.mark.parametrize("normed", [False, True], ids=["plain", "normed"])
+@pytest.mark.parametrize("kv", [torch.int8, torch.float8_e4m3fn], ids=["int8", "fp8"])
+@pytest.mark.parametrize("head_dim", [64, 80])
+def test_quantization_on_write_gives_the_bytes_of_the_reference(ops, truth, kv, head_dim, normed) -> None:
+    """Among them a head of zeros, one of tiny numbers and one of large ones. Positions 0: rotation rounds nothing."""
+    q, k, v = torch.randn(3, 5, 2, head_dim)
+    k[1], k[2, 0], k[3], v[2, 1], v[3] = 0, k[2, 0] * 1e-30, k[3] * 1e4, 0, v[3] * 1e4
+    slots = [4, -1, 7, 18, 19]
+    norms = {"q_norm": torch.ones(head_dim), "k_norm": torch.ones(head_dim)} if normed else {}
+    ours, exact = (
+        Step(
+            q.clone(),
+            k,
+            v,
+            *torch.full((2, 5, BLOCK_SIZE, 2, head_dim), 7.0).to(kv),
+            [0] * 5,
+            slots,
+            *torch.full((2, 5, BLOCK_SIZE, 2), NAN),
+            **norms,
+        )
+        for _ in range(2)
+    )
+    assert_near(ours.run(ops), exact.run(truth))
+    for actual, expected in [(ours.k_scale, exact.k_scale), (ours.v_scale, exact.v_scale)]:
+        torch.testing.assert_close(actual, expected, equal_nan=True, rtol=1e-6, atol=0)
+        written = ~actual.view(-1, 2).isnan().any(1)
+        assert written.nonzero().flatten().tolist() == sorted(set(slots) - {-1})
+    # A norm is a last bit off now and then, and so may be what lies half way between two bytes.
+    off = 0.02 * head_dim if normed else 0
+    for actual, expected in [(ours.k_cache, exact.k_cache), (ours.v_cache, exact.v_cache)]:
+        assert (actual.view(torch.int8) != expected.view(torch.int8)).sum() <= off
+
+
+def test_every_float8_is_written_and_read_as_torch_does(ops, truth) -> None:
+    """All finite bytes, what lies half way between two of them, and numbers below the smallest."""
+    finite = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    values = torch.cat((finite, (finite[1:] + finite[:-1]) / 2, torch.tensor([1e-4, 448.0]), -finite))
+    v = torch.zeros(1, 1, 512)
+    v[0, 0, : len(values)] = values
+    kv = [torch.zeros(1, 1, 1, 512).to(torch.float8_e4m3fn) for _ in range(2)]
+    step = Step(v.clone(), v, v, *kv, [0], [0], *torch.zeros(2, 1, 1, 1))
+    step.run(ops)
+    assert step.v_scale.item() == 1.0
+    assert torch.equal(step.v_cache.flatten().view(torch.uint8), v.flatten().to(torch.float8_e4m3fn).view(torch.uint8))
+
+
+def test_scales_without_a_quantized_pool_are_refused(ops) -> None:
+    step = Step(*torch.randn(3, 1, 2, 16), *pools(2, 16), [0], [0], *torch.zeros(2, 5, BLOCK_SIZE, 2))
+    with pytest.raises(AssertionError):
+        step.run(ops)
 
 
 def test_tokens_without_slots_leave_the_pool_alone(ops) -> None:
