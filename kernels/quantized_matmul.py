@@ -4,13 +4,13 @@
                                     + minimum[g, n] * (sum over k in g of x[m, k])
 
     weight: | 64 outputs |  a program goes down its inputs,     x: 16 rows; of 4-bit codes the inputs of even and of odd
-            | group 0    |  a group at a time                   number are two products, so nothing is interleaved
+            | group 0    |  32 at a time                        number are two products, so nothing is interleaved
             | group 1    |
             | ...        |  SPLIT_INPUTS of them; another program has the rest (split_sum.py)
 
 Codes are whole numbers that every 16-bit type holds exactly, so a weight is never rounded: the scale is applied to the
 group's float32 sum. Bytes moved are the weight's: with float16 factors and groups of 32, 5 bits a weight (4.25 with
-groups of 128), 9 or 8.25 of 8-bit codes without minimums; 2 FLOPs a weight and row. A layer of 4096 x 14336 at batch 1
+groups of 128), 8.5 or 8.13 of 8-bit codes, which have no minimums; 2 FLOPs a weight and row. A layer of 4096 x 14336 at batch 1
 is 37 MB, 8.5 us at 4.3 TB/s, against 27 us in bfloat16; the ridge to the tensor cores is past 100 rows, but each 16
 rows read the weight once more from the L2 cache: past ROWS_MAX, multiply with `QuantizedWeight.whole` instead.
 
@@ -34,6 +34,7 @@ ROWS_MAX = 64  # more are as well done by a product with the whole weight
 
 _ROWS = 16
 _OUTPUTS = 64
+_CHUNK = 32  # inputs that are taken at once: a group of any size costs the same registers
 _WARPS = 4
 _STAGES = 4
 _LANES = tl.constexpr(LANES)
@@ -43,41 +44,44 @@ _LANES = tl.constexpr(LANES)
 def _quantized_matmul_kernel(
     parts_ptr: tl.tensor,  # [splits, rows, outputs]
     x_ptr: tl.tensor,  # [rows, inputs]
-    codes_ptr: tl.tensor,  # [tiles, GROUPS, GROUP or half of it, 16]
+    codes_ptr: tl.tensor,  # [tiles, CHUNKS, CHUNK or half of it, 16]
     scales_ptr: tl.tensor,  # [tiles, GROUPS, 16]
     minimums_ptr: tl.tensor,  # [tiles, GROUPS, 16]
     rows: tl.tensor,
     x_stride: tl.tensor,
     outputs: tl.tensor,
-    GROUPS: tl.constexpr,
-    GROUP: tl.constexpr,
-    GROUPS_A_SPLIT: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    CHUNKS_A_GROUP: tl.constexpr,
+    CHUNKS_A_SPLIT: tl.constexpr,
     FOUR_BITS: tl.constexpr,
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
+    CHUNK: tl.constexpr,
 ) -> None:
-    CODES: tl.constexpr = GROUP // 2 if FOUR_BITS else GROUP
+    CODES: tl.constexpr = CHUNK // 2 if FOUR_BITS else CHUNK
+    GROUPS: tl.constexpr = CHUNKS // CHUNKS_A_GROUP
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     split = tl.program_id(2)
     there = (row < rows)[:, None]
     tile, lane = (output // _LANES).to(tl.int64), output % _LANES
-    known = (output < (outputs + _LANES - 1) // _LANES * _LANES)[None, :]
+    known = output < (outputs + _LANES - 1) // _LANES * _LANES
     k = tl.arange(0, CODES)
     x_place = x_ptr + row.to(tl.int64)[:, None] * x_stride + (k * 2 if FOUR_BITS else k)[None, :]
-    code_place = codes_ptr + (tile * GROUPS * CODES * _LANES + lane)[None, :] + (k * _LANES)[:, None]
+    code_place = codes_ptr + (tile * CHUNKS * CODES * _LANES + lane)[None, :] + (k * _LANES)[:, None]
     factor_place = tile * GROUPS * _LANES + lane
     acc = tl.zeros([ROWS, OUTPUTS], tl.float32)
-    first = split * GROUPS_A_SPLIT
-    for group in range(first, tl.minimum(first + GROUPS_A_SPLIT, GROUPS)):
-        codes = tl.load(code_place + group * CODES * _LANES, mask=known, other=0)
-        scale = tl.load(scales_ptr + factor_place + group * _LANES, mask=known.reshape(OUTPUTS), other=0.0)
-        x = tl.load(x_place + group * GROUP, mask=there, other=0.0)
+    first = split * CHUNKS_A_SPLIT
+    for chunk in range(first, tl.minimum(first + CHUNKS_A_SPLIT, CHUNKS)):
+        factors = factor_place + chunk // CHUNKS_A_GROUP * _LANES
+        codes = tl.load(code_place + chunk * CODES * _LANES, mask=known[None, :], other=0)
+        scale = tl.load(scales_ptr + factors, mask=known, other=0.0)
+        x = tl.load(x_place + chunk * CHUNK, mask=there, other=0.0)
         if FOUR_BITS:
-            odd = tl.load(x_place + group * GROUP + 1, mask=there, other=0.0)
+            odd = tl.load(x_place + chunk * CHUNK + 1, mask=there, other=0.0)
             part = tl.dot(x, (codes & 15).to(x.dtype), input_precision="ieee")
             part = tl.dot(odd, (codes >> 4).to(x.dtype), part, input_precision="ieee")
-            minimum = tl.load(minimums_ptr + factor_place + group * _LANES, mask=known.reshape(OUTPUTS), other=0.0)
+            minimum = tl.load(minimums_ptr + factors, mask=known, other=0.0)
             total = tl.sum(x.to(tl.float32) + odd.to(tl.float32), axis=1)
             acc += part * scale.to(tl.float32)[None, :] + total[:, None] * minimum.to(tl.float32)[None, :]
         else:
@@ -90,9 +94,10 @@ def _quantized_matmul_kernel(
 def quantized_matmul(x: Tensor, weight: QuantizedWeight) -> Tensor:
     """x: [rows, inputs] bfloat16, float16 or float32; its rows may lie apart. Returns [rows, outputs] of its type."""
     rows, inputs = x.shape
-    outputs, group, codes = weight.outputs, weight.group, weight.codes
+    outputs, codes = weight.outputs, weight.codes
     four_bits = codes.dtype == torch.uint8
     assert inputs == weight.inputs
+    assert weight.group % _CHUNK == 0
     assert x.stride(1) == 1
     assert x.device == codes.device
     assert codes.is_contiguous()
@@ -100,19 +105,19 @@ def quantized_matmul(x: Tensor, weight: QuantizedWeight) -> Tensor:
     assert (weight.minimums is not None) == four_bits
     if rows == 0:
         return x.new_empty(0, outputs)
-    groups = inputs // group
+    chunks = inputs // _CHUNK
     splits = splits_of(outputs, inputs, block_outputs=_OUTPUTS)
-    groups_a_split = triton.cdiv(groups, splits)
     parts = torch.empty(splits, rows, outputs, device=x.device)
     cast("Any", _quantized_matmul_kernel)[(triton.cdiv(outputs, _OUTPUTS), triton.cdiv(rows, _ROWS), splits)](
         *(parts, x, codes, weight.scales, weight.scales if weight.minimums is None else weight.minimums),
         *(rows, x.stride(0), outputs),
-        GROUPS=groups,
-        GROUP=group,
-        GROUPS_A_SPLIT=groups_a_split,
+        CHUNKS=chunks,
+        CHUNKS_A_GROUP=weight.group // _CHUNK,
+        CHUNKS_A_SPLIT=triton.cdiv(chunks, splits),
         FOUR_BITS=four_bits,
         ROWS=_ROWS,
         OUTPUTS=_OUTPUTS,
+        CHUNK=_CHUNK,
         num_warps=_WARPS,
         num_stages=_STAGES,
     )
