@@ -10,9 +10,10 @@
 
 Codes are whole numbers that every 16-bit type holds exactly, so a weight is never rounded: the scale is applied to the
 group's float32 sum. Bytes moved are the weight's: with float16 factors and groups of 32, 5 bits a weight (4.25 with
-groups of 128), 8.5 or 8.13 of 8-bit codes, which have no minimums; 2 FLOPs a weight and row. A layer of 4096 x 14336 at batch 1
-is 37 MB, 8.5 us at 4.3 TB/s, against 27 us in bfloat16; the ridge to the tensor cores is past 100 rows, but each 16
-rows read the weight once more from the L2 cache: past ROWS_MAX, multiply with `QuantizedWeight.whole` instead.
+groups of 128), and 8.5 bits (8.13) of 8-bit codes, which have no minimums; 2 FLOPs a weight and row. A layer of
+4096 x 14336 at batch 1 is 37 MB, 8.5 us at 4.3 TB/s, against 27 us in bfloat16. The ridge to the tensor cores is past
+100 rows, but each 16 rows read the weight once more from the L2 cache: past ROWS_MAX, multiply with
+`QuantizedWeight.whole` instead.
 
 Owns the kernel and its launcher. Knows no model. Invariant: a row's sums have one order, whatever the number of rows,
 and no row's scale depends on another row: activations are not quantized here.
