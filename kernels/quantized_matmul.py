@@ -4,16 +4,17 @@
                                     + minimum[g, n] * (sum over k in g of x[m, k])
 
     weight: | 64 outputs |  a program goes down its inputs,     x: 16 rows; of 4-bit codes the inputs of even and of odd
-            | group 0    |  32 at a time                        number are two products, so nothing is interleaved
+            | group 0    |  a chunk of a group at a time        number are two products, so nothing is interleaved
             | group 1    |
             | ...        |  SPLIT_INPUTS of them; another program has the rest (split_sum.py)
 
 Codes are whole numbers that every 16-bit type holds exactly, so a weight is never rounded: the scale is applied to the
-group's float32 sum. Bytes moved are the weight's: with float16 factors and groups of 32, 5 bits a weight (4.25 with
-groups of 128), and 8.5 bits (8.13) of 8-bit codes, which have no minimums; 2 FLOPs a weight and row. A layer of
-4096 x 14336 at batch 1 is 37 MB, 8.5 us at 4.3 TB/s, against 27 us in bfloat16. The ridge to the tensor cores is past
-100 rows, but each 16 rows read the weight once more from the L2 cache: past ROWS_MAX, multiply with
-`QuantizedWeight.whole` instead.
+group's float32 sum. A 4-bit code becomes a number by setting the last bits of another, which is taken off again with
+the minimum. Bytes moved are the weight's: with float16 factors and groups of 32, 5 bits a weight (4.25 with groups of
+128), and 8.5 bits (8.13) of 8-bit codes, which have no minimums; 2 FLOPs a weight and row. A layer of 4096 x 14336 at
+batch 1 is 37 MB, 8.5 us at 4.3 TB/s, against 27 us in bfloat16. Instructions cost more than that: the machine code for
+sm_90 has 6.4 a 4-bit weight in groups of 128 and 12 in groups of 32, at 30 T a second about 13 and 24 us. Each 16 rows
+read the weight once more from the L2 cache: past ROWS_MAX, multiply with `QuantizedWeight.whole` instead.
 
 Owns the kernel and its launcher. Knows no model. Invariant: a row's sums have one order, whatever the number of rows,
 and no row's scale depends on another row: activations are not quantized here.
@@ -35,10 +36,27 @@ ROWS_MAX = 64  # more are as well done by a product with the whole weight
 
 _ROWS = 16
 _OUTPUTS = 64
-_CHUNK = 32  # inputs that are taken at once: a group of any size costs the same registers
+_CHUNK_MIN = 32
+_CODES_MAX = 64  # codes of an output that are taken at once; more might spill
 _WARPS = 4
 _STAGES = 4
 _LANES = tl.constexpr(LANES)
+
+
+@triton.jit
+def _offset(dtype: tl.constexpr) -> tl.constexpr:
+    """The number whose last mantissa bits are a code's, so that setting them adds the code."""
+    return 128.0 if dtype == tl.bfloat16 else (1024.0 if dtype == tl.float16 else 0.0)
+
+
+@triton.jit
+def _offset_code(code: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
+    """`code` + `_offset`, exactly. A conversion would take four times as long, and decide how fast a product is."""
+    if dtype == tl.bfloat16:
+        return (code.to(tl.int16) | 0x4300).to(tl.bfloat16, bitcast=True)
+    if dtype == tl.float16:
+        return (code.to(tl.int16) | 0x6400).to(tl.float16, bitcast=True)
+    return code.to(dtype)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -80,11 +98,13 @@ def _quantized_matmul_kernel(
         x = tl.load(x_place + chunk * CHUNK, mask=there, other=0.0)
         if FOUR_BITS:
             odd = tl.load(x_place + chunk * CHUNK + 1, mask=there, other=0.0)
-            part = tl.dot(x, (codes & 15).to(x.dtype), input_precision="ieee")
-            part = tl.dot(odd, (codes >> 4).to(x.dtype), part, input_precision="ieee")
+            part = tl.dot(x, _offset_code(codes & 15, x.dtype), input_precision="ieee")
+            part = tl.dot(odd, _offset_code(codes >> 4, x.dtype), part, input_precision="ieee")
             minimum = tl.load(minimums_ptr + factors, mask=known, other=0.0)
             total = tl.sum(x.to(tl.float32) + odd.to(tl.float32), axis=1)
-            acc += part * scale.to(tl.float32)[None, :] + total[:, None] * minimum.to(tl.float32)[None, :]
+            wide = scale.to(tl.float32)
+            minimum = minimum.to(tl.float32) - wide * _offset(x.dtype)
+            acc += part * wide[None, :] + total[:, None] * minimum[None, :]
         else:
             part = tl.dot(x, codes.to(x.dtype), input_precision="ieee")
             acc += part * scale.to(tl.float32)[None, :]
@@ -98,7 +118,7 @@ def quantized_matmul(x: Tensor, weight: QuantizedWeight) -> Tensor:
     outputs, codes = weight.outputs, weight.codes
     four_bits = codes.dtype == torch.uint8
     assert inputs == weight.inputs
-    assert weight.group % _CHUNK == 0
+    assert weight.group % _CHUNK_MIN == 0
     assert x.stride(1) == 1
     assert x.device == codes.device
     assert codes.is_contiguous()
@@ -106,23 +126,32 @@ def quantized_matmul(x: Tensor, weight: QuantizedWeight) -> Tensor:
     assert (weight.minimums is not None) == four_bits
     if rows == 0:
         return x.new_empty(0, outputs)
-    chunks = inputs // _CHUNK
+    chunk = _chunk_of(weight, x.dtype)
+    chunks = inputs // chunk
     splits = splits_of(outputs, inputs, block_outputs=_OUTPUTS)
     parts = torch.empty(splits, rows, outputs, device=x.device)
     cast("Any", _quantized_matmul_kernel)[(triton.cdiv(outputs, _OUTPUTS), triton.cdiv(rows, _ROWS), splits)](
         *(parts, x, codes, weight.scales, weight.scales if weight.minimums is None else weight.minimums),
         *(rows, x.stride(0), outputs),
         CHUNKS=chunks,
-        CHUNKS_A_GROUP=weight.group // _CHUNK,
+        CHUNKS_A_GROUP=weight.group // chunk,
         CHUNKS_A_SPLIT=triton.cdiv(chunks, splits),
         FOUR_BITS=four_bits,
         ROWS=_ROWS,
         OUTPUTS=_OUTPUTS,
-        CHUNK=_CHUNK,
+        CHUNK=chunk,
         num_warps=_WARPS,
         num_stages=_STAGES,
     )
     return sum_splits(parts, x.dtype)
+
+
+def _chunk_of(weight: QuantizedWeight, dtype: torch.dtype) -> int:
+    """Inputs that are taken at once: a power of two that divides the group. In float32, more than 32 would spill."""
+    if dtype == torch.float32:
+        return _CHUNK_MIN
+    most = 2 * _CODES_MAX if weight.codes.dtype == torch.uint8 else _CODES_MAX
+    return min(weight.group & -weight.group, most)
 
 
 def launches(_architecture: str) -> list[Launch]:
