@@ -2,7 +2,7 @@
 
     int8:   weight = scale * code                       uint8, two codes a byte:   weight = scale * code + minimum
 
-The layout is that of `packed_weight.PackedWeight`, with groups of any size from 32 on: tiles of 16 outputs, in them
+The layout is that of `packed_weight.PackedWeight`, with groups of any multiple of 32: tiles of 16 outputs, in them
 groups of inputs, in them one row of 16 outputs an input (or a pair of inputs, the first in the low half):
 
     codes[tile, group, input of the group, output of the tile]          scales[tile, group, output of the tile]
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 LANES = 16
-GROUP_MIN = 32  # two halves of 16 inputs are the least that a matrix instruction takes
+GROUP_MULTIPLE = 32  # two halves of 16 inputs are the least that a matrix instruction takes
 
 
 @dataclass(slots=True, frozen=True)
@@ -51,7 +51,7 @@ def pack(codes: Tensor, scales: Tensor, minimums: Tensor | None = None) -> Quant
     groups = scales.shape[1]
     assert codes.dtype == (torch.int8 if minimums is None else torch.uint8)
     assert inputs % groups == 0
-    assert inputs // groups >= GROUP_MIN
+    assert inputs // groups % GROUP_MULTIPLE == 0
     assert minimums is None or minimums.shape == scales.shape
     numbers = _padded(codes).view(-1, LANES, groups, inputs // groups).permute(0, 2, 3, 1)
     if minimums is not None:

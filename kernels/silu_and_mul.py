@@ -1,4 +1,12 @@
-"""The gated activation of a SwiGLU feed-forward: silu(gate) * up (Shazeer, arXiv 2002.05202).
+"""The gated activation of a SwiGLU feed-forward (Shazeer, arXiv 2002.05202).
+
+    y = gate / (1 + exp(-gate)) * up
+
+    row 0: | gate ........ | up ........ |   a program takes 1024 of the gates and the same 1024 of the ups
+    row 1: | ...
+
+Moves 3 numbers an element of y; about 5 FLOPs, so it is bound by memory: 256 rows of 14336 in bfloat16 are 22 MB,
+5.1 us at 4.3 TB/s.
 
 Owns the Triton kernel and its launcher; the gate and up projections lie next to each other in each row.
 Invariant: computed in float32, rounded once.
@@ -6,9 +14,12 @@ Invariant: computed in float32, rounded once.
 
 from typing import Any, cast
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from kernels.launch import Launch
 
 _BLOCK = 1024
 
@@ -35,6 +46,7 @@ def silu_and_mul(gate_up: Tensor) -> Tensor:
     """See `Ops.silu_and_mul`. Rows may lie apart; the last dimension is contiguous."""
     tokens, width = gate_up.shape
     assert width % 2 == 0
+    assert gate_up.is_floating_point()
     assert gate_up.stride(1) == 1
     intermediate = width // 2
     y = gate_up.new_empty((tokens, intermediate))
@@ -45,3 +57,15 @@ def silu_and_mul(gate_up: Tensor) -> Tensor:
         y, gate_up, gate_up.stride(0), INTERMEDIATE=intermediate, BLOCK=block, enable_fp_fusion=True
     )
     return y
+
+
+def launches(_architecture: str) -> list[Launch]:
+    return [
+        Launch(
+            f"activation, {intermediate} wide, {str(dtype).removeprefix('torch.')}",
+            lambda intermediate=intermediate, dtype=dtype: silu_and_mul(torch.zeros(2, 2 * intermediate, dtype=dtype)),
+            checked=(intermediate, dtype) == (14336, torch.bfloat16),
+        )
+        for intermediate in (1536, 14336)
+        for dtype in (torch.bfloat16, torch.float16, torch.float32)
+    ]

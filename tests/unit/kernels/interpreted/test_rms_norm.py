@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from kernels.rms_norm import HIDDEN_MAX
 from tests.unit.kernels.interpreted.near import assert_near, sparse
 
 EPS = 1e-5
@@ -17,6 +18,16 @@ def test_it_agrees_with_the_reference(ops, truth, dtype, tokens, hidden) -> None
 def test_the_sum_of_squares_of_half_floats_does_not_overflow(ops, truth) -> None:
     x, weight = torch.full((1, 64), 300.0, dtype=torch.float16), torch.ones(64, dtype=torch.float16)
     assert_near(ops.rms_norm(x, weight, EPS), truth.rms_norm(x.float(), weight.float(), EPS))
+
+
+def test_the_widest_rows_with_weights_of_another_type(ops, truth) -> None:
+    x, residual = torch.randn(2, 2, HIDDEN_MAX).half()
+    weight = torch.randn(HIDDEN_MAX)
+    assert_near(ops.rms_norm(x, weight, EPS), truth.rms_norm(x.float(), weight, EPS))
+    expected_sum = x + residual
+    y, total = ops.add_rms_norm(x, residual, weight, EPS)
+    assert torch.equal(total, expected_sum)
+    assert_near(y, truth.rms_norm(expected_sum.float(), weight, EPS))
 
 
 def test_a_row_of_zeros_stays_zero(ops) -> None:

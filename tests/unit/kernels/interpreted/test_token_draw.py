@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import reference_sampling
+from kernels.alternatives import alternatives
 from kernels.noise import key_of, noise_of
 from kernels.sampling import ALL_BANNED, NOT_FINITE, OUTSIDE, Drawn
 from kernels.token_draw import KEPT, draw_tokens
@@ -171,6 +172,23 @@ def test_rows_that_cannot_be_drawn_are_reported_alone() -> None:
 def test_a_bias_is_no_ban() -> None:
     away = row(bias=LogitBias.of((token, -100.0) for token in range(12)), top_p=0.5)
     assert assert_same(torch.randn(1, 12), [away]).faults.tolist() == [0]
+
+
+def test_alternatives_are_the_engine_s() -> None:
+    rows = [row(logprobs=3), row(logprobs=3, top_k=2, banned=frozenset([4])), row(logprobs=3, temperature=0.0)]
+    rows.append(row(logprobs=3, temperature=0.4, top_p=0.6))
+    logits, params = torch.randn(4, 30), draw_params(rows)
+    expected = sample(logits, rows)
+    drawn = draw_tokens(logits, params, logit_edits(rows))
+    asked = torch.tensor([3, 1, 2])
+    ids, logprobs = alternatives(logits, params.temperature, drawn, asked, count=3)
+    for place, index in enumerate(asked.tolist()):
+        found = expected.logprobs[index]
+        assert found is not None
+        count = len(found.top)
+        assert ids[place, :count].tolist() == [token for token, _ in found.top]
+        assert logprobs[place, :count].tolist() == pytest.approx([value for _, value in found.top], abs=1e-5)
+        assert torch.isneginf(logprobs[place, count:]).all()
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, about the noise
