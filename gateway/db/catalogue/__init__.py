@@ -7,7 +7,7 @@ that goes into the audit log.
 
 from gateway.db.catalogue.errors import AlreadyExists, CatalogueError, NotFound, Refused
 from gateway.db.catalogue.keys import KeyRow, create_key, find_key, list_keys, revoke_key, rotate_key, update_key
-from gateway.db.catalogue.limits import NO_LIMITS, Limits
+from gateway.db.catalogue.limits import ALLOWED_MAX, NO_LIMITS, Allowed, Limits
 from gateway.db.catalogue.models import (
     Access,
     GrantRow,
@@ -35,9 +35,11 @@ from gateway.db.catalogue.quotas import QuotaRow, Scope, delete_quota, list_quot
 from gateway.db.catalogue.tenants import Status, TenantRow, create_tenant, find_tenant, list_tenants, update_tenant
 
 __all__ = [
+    "ALLOWED_MAX",
     "EVERYTHING",
     "NO_LIMITS",
     "Access",
+    "Allowed",
     "AlreadyExists",
     "CatalogueError",
     "GrantRow",
