@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 import cyclopts
 
-from gateway.admission.bucket import LIMIT_MAX
-from gateway.db.catalogue import Limits
+from gateway.db.catalogue import ALLOWED_MAX, Limits
 
 UNLIMITED = "unlimited"
 
@@ -19,8 +18,8 @@ def whole(_: object, tokens: Sequence[cyclopts.Token]) -> int | str:
     text = tokens[0].value
     if text == UNLIMITED:
         return text
-    if not (text.isascii() and text.isdecimal()) or int(text) > LIMIT_MAX:
-        raise ValueError(f"a limit is a whole number from 0 to {LIMIT_MAX} or {UNLIMITED}, not {text}")
+    if not (text.isascii() and text.isdecimal()) or int(text) > ALLOWED_MAX:
+        raise ValueError(f"a limit is a whole number from 0 to {ALLOWED_MAX} or {UNLIMITED}, not {text}")
     return int(text)
 
 

@@ -19,6 +19,7 @@ from litestar.exceptions import HTTPException
 
 from gateway.api import chat, completions, errors, models, requestid
 from gateway.api.admin.routes import ROUTES as ADMIN_ROUTES
+from gateway.api.openapi import routes as openapi
 from gateway.errors import GatewayError
 from gateway.lifespan import Gateway
 from gateway.ops import OpsServer
@@ -45,6 +46,7 @@ def create_app(services: Services) -> Litestar:
             models.list_models,
             models.get_model,
             *ADMIN_ROUTES,
+            *(openapi.routes(ADMIN_ROUTES) if services.settings.openapi else ()),
         ],
         dependencies={"services": Provide(lambda: services, sync_to_thread=False)},
         exception_handlers={

@@ -11,6 +11,7 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 
 from gateway.api.requestid import request_id
+from gateway.auth import keys
 from gateway.errors import GatewayError
 from shared import log
 
@@ -32,8 +33,12 @@ class ErrorAnswer(msgspec.Struct, frozen=True):
 
 def encode(error: GatewayError) -> bytes:
     """The JSON object that says `error`, in a response as in an event."""
-    body = ErrorBody(message=error.message, type=error.type, param=error.param, code=error.code)
-    return msgspec.json.encode(ErrorAnswer(body))
+    return _encoded(ErrorBody(message=error.message, type=error.type, param=error.param, code=error.code))
+
+
+def _encoded(body: ErrorBody) -> bytes:
+    """What a client sent and is told again, a path or a name, may be its key in the wrong place: it is cut."""
+    return keys.redact(msgspec.json.encode(ErrorAnswer(body)).decode()).encode()
 
 
 def outcome(error: BaseException) -> str:
@@ -51,7 +56,7 @@ def on_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Resp
     """What Litestar itself refuses: an unknown path, a wrong method."""
     message = f"{request.method} {request.url.path[:200]}: {error.detail[:200]}"
     body = ErrorBody(message=message, type="invalid_request_error" if error.status_code < 500 else "server_error")
-    content = msgspec.json.encode(ErrorAnswer(body))
+    content = _encoded(body)
     headers = {name: value for name, value in (error.headers or {}).items() if name.lower() == "allow"}
     return Response(content, status_code=error.status_code, media_type="application/json", headers=headers)
 

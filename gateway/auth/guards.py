@@ -15,7 +15,6 @@ INFERENCE: Final = "inference"
 ADMIN: Final = "admin"
 ADMIN_READ: Final = "admin:read"
 ONLY_INFERENCE: Final = frozenset({INFERENCE})
-SCOPES: Final = (INFERENCE, ADMIN, ADMIN_READ)
 
 
 async def caller(request: Request[Any, Any, Any], services: Services) -> Principal:

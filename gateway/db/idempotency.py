@@ -8,7 +8,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import delete, func, select, text
+from sqlalchemy import delete, func, select, text, tuple_
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -16,6 +16,7 @@ from gateway.db.tables import idempotent_answers as answers
 
 KEY_LENGTH_MAX: Final = 255
 KEPT_H: Final = 24
+FORGOTTEN_MAX: Final = 1_000  # by one call
 _KEPT_SINCE: Final = func.now() - text(f"interval '{KEPT_H} hours'")
 
 
@@ -41,19 +42,27 @@ async def claim(connection: AsyncConnection, owner: Owner) -> bool:
 
 
 async def find(connection: AsyncConnection, owner: Owner) -> Stored | None:
-    """The answer that was kept under the name in the last KEPT_H hours. Older ones of everybody are forgotten."""
-    await connection.execute(delete(answers).where(answers.c.created_at < _KEPT_SINCE))
-    asked = select(answers).where(answers.c.tenant_id == owner.tenant_id, answers.c.key == owner.key)
+    """The answer that was kept under the name in the last KEPT_H hours."""
+    asked = select(answers).where(
+        answers.c.tenant_id == owner.tenant_id, answers.c.key == owner.key, answers.c.created_at >= _KEPT_SINCE
+    )
     row = (await connection.execute(asked)).one_or_none()
     return None if row is None else Stored(row.fingerprint, row.status, row.body)
 
 
 async def keep(connection: AsyncConnection, owner: Owner, *, fingerprint: bytes, status: int, body: bytes) -> None:
+    """In place of one that is too old. Some of everybody's that are too old are forgotten."""
+    old = select(answers.c.tenant_id, answers.c.key).where(answers.c.created_at < _KEPT_SINCE)
+    old = old.limit(FORGOTTEN_MAX).with_for_update(skip_locked=True)  # whoever else forgets does not wait for us
+    await connection.execute(delete(answers).where(tuple_(answers.c.tenant_id, answers.c.key).in_(old)))
     row = {
         "tenant_id": owner.tenant_id,
         "key": owner.key,
         "fingerprint": fingerprint,
         "status": status,
         "body": body,
+        "created_at": func.now(),
     }
-    await connection.execute(insert(answers).values(row))
+    await connection.execute(
+        insert(answers).values(row).on_conflict_do_update(constraint="idempotent_answers_pk", set_=row)
+    )

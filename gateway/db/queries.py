@@ -8,11 +8,12 @@ import uuid
 from collections.abc import Mapping
 from datetime import date, datetime
 from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import Any
 
 import msgspec
-from sqlalchemy import Text, cast, exists, select, text
+from sqlalchemy import Text, cast, func, select, text
 from sqlalchemy.dialects.postgresql import ARRAY, insert
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.db.tables import api_keys, model_grants, models, plans, quotas, tenants, tiers
 from shared.ids import uuid7
@@ -64,6 +65,21 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
     key_quotas: tuple[Quota, ...]
 
 
+_GRANTED = (
+    select(model_grants.c.id)
+    .where(
+        model_grants.c.model_id == models.c.id,
+        (model_grants.c.tenant_id == tenants.c.id) | (model_grants.c.plan_id == plans.c.id),
+    )
+    .correlate_except(model_grants)
+    .exists()
+)
+_USABLE = (
+    select(func.array_agg(models.c.id))
+    .where((models.c.access == "open") | _GRANTED)
+    .correlate_except(models, model_grants)
+    .scalar_subquery()
+)
 _KEY = (
     select(
         api_keys.c.id,
@@ -77,6 +93,8 @@ _KEY = (
         api_keys.c.former_until,
         api_keys.c.models,
         cast(api_keys.c.networks, ARRAY(Text)).label("networks"),
+        _USABLE.label("usable_models"),
+        select(func.count()).select_from(models).scalar_subquery().label("models_count"),
         tenants.c.id.label("tenant_id"),
         tenants.c.name.label("tenant"),
         tenants.c.status,
@@ -101,7 +119,6 @@ async def find_key(engine: AsyncEngine, public_id: str) -> StoredKey | None:
             (quotas.c.plan_id == row.plan_id) | (quotas.c.tenant_id == row.tenant_id) | (quotas.c.api_key_id == row.id)
         )
         found = (await connection.execute(scoped)).all()
-        usable = await _usable_models(connection, row.tenant_id, row.plan_id, row.models)
 
     def of(column: str) -> tuple[Quota, ...]:
         return tuple(
@@ -121,7 +138,7 @@ async def find_key(engine: AsyncEngine, public_id: str) -> StoredKey | None:
         former_digest=row.former_digest,
         former_until=row.former_until,
         networks=None if row.networks is None else tuple(ip_network(network) for network in row.networks),
-        models=usable,
+        models=_usable(row),
         tenant_id=row.tenant_id,
         tenant=row.tenant,
         tenant_status=row.status,
@@ -136,18 +153,12 @@ async def find_key(engine: AsyncEngine, public_id: str) -> StoredKey | None:
     )
 
 
-async def _usable_models(
-    connection: AsyncConnection, tenant_id: uuid.UUID, plan_id: uuid.UUID, listed: list[uuid.UUID] | None
-) -> frozenset[uuid.UUID] | None:
+def _usable(row: Any) -> frozenset[uuid.UUID] | None:
     """The models that are open or granted to this tenant, of those that its key lists; None when that is all."""
-    grant = (model_grants.c.tenant_id == tenant_id) | (model_grants.c.plan_id == plan_id)
-    granted = exists().where(model_grants.c.model_id == models.c.id, grant)
-    asked = select(models.c.id, ((models.c.access == "open") | granted).label("usable"))
-    rows = (await connection.execute(asked)).all()
-    usable = frozenset(row.id for row in rows if row.usable)
-    if listed is not None:
-        return usable & frozenset(listed)
-    return None if len(usable) == len(rows) else usable
+    usable = frozenset[uuid.UUID](row.usable_models or ())
+    if row.models is not None:
+        return usable & frozenset(row.models)
+    return None if len(usable) == row.models_count else usable
 
 
 _CHANGES = text(

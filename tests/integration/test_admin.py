@@ -1,6 +1,5 @@
-"""The administrators' API over real HTTP and a real catalogue: who may, what is answered, and what is written down."""
+"""The administrators' API over real HTTP and a real catalogue: who may, and what is answered."""
 
-import asyncio
 import uuid
 from collections.abc import AsyncIterator
 
@@ -9,20 +8,14 @@ import pytest
 
 from gateway.auth import keys
 from gateway.db import queries
-from tests.scripted_gateway import ADMIN_KEY, KEY, Answer, Caller, ScriptedGateway, scripted_gateway
-
-ADMIN = {"authorization": f"Bearer {ADMIN_KEY}"}
-READ_KEY = "fb-test-reader"
-NAMED = {"idempotency-key": "make acme"}
-ROOT = "/admin/v1"
+from tests.integration.administration import ADMIN, READ_KEY, ROOT, administered, call, make_key, make_tenant
+from tests.scripted_gateway import ADMIN_KEY, KEY, Answer, ScriptedGateway, scripted_gateway
 
 
 @pytest.fixture
 async def gateway(database_url: str) -> AsyncIterator[ScriptedGateway]:
-    async with scripted_gateway(database_url=database_url) as running:
-        running.principals.callers[READ_KEY] = Caller(scopes=frozenset({"admin:read"}))
+    async with administered(database_url) as running:
         yield running
-        assert running.services.gate.taken == 0
 
 
 @pytest.fixture
@@ -30,28 +23,6 @@ async def sql(database_url: str) -> AsyncIterator[asyncpg.Connection]:
     connection = await asyncpg.connect(database_url)
     yield connection
     await connection.close()
-
-
-async def call(
-    gateway: ScriptedGateway, method: str, path: str, body: object = None, headers: dict[str, str] | None = None
-) -> Answer:
-    sent = {"json": body} if body is not None else {}
-    async with gateway.http.request(
-        method, gateway.base + ROOT + path, headers={**ADMIN, **(headers or {})}, **sent
-    ) as response:
-        return Answer(response.status, response.headers.copy(), await response.read())
-
-
-async def make_tenant(gateway: ScriptedGateway, name: str = "acme", **fields: object) -> dict:
-    made = await call(gateway, "POST", "/tenants", {"name": name, "plan": "standard", **fields})
-    assert made.status == 201, made.body
-    return made.json
-
-
-async def make_key(gateway: ScriptedGateway, **fields: object) -> dict:
-    made = await call(gateway, "POST", "/keys", {"tenant": "acme", **fields})
-    assert made.status == 201, made.body
-    return made.json
 
 
 class TestWhoMay:
@@ -312,120 +283,3 @@ async def test_models_and_grants(gateway: ScriptedGateway) -> None:
     key = await make_key(gateway, models=["n", "org/m", "n"])
     assert key["key"]["models"] == ["n", "org/m"]
     assert (await call(gateway, "POST", "/keys", {"tenant": "acme", "models": ["nothing"]})).status == 404
-
-
-class TestIdempotency:
-    async def test_a_repeat_is_answered_and_not_done_again(
-        self, gateway: ScriptedGateway, sql: asyncpg.Connection
-    ) -> None:
-        body = {"name": "acme", "plan": "standard"}
-        first = await call(gateway, "POST", "/tenants", body, NAMED)
-        again = await call(gateway, "POST", "/tenants", body, NAMED)
-        assert (first.status, again.status) == (201, 201)
-        assert first.body == again.body
-        assert "idempotent-replayed" not in first.headers
-        assert again.headers["idempotent-replayed"] == "true"
-        assert again.headers["x-request-id"] != first.headers["x-request-id"]
-        assert await sql.fetchval("SELECT count(*) FROM audit_log") == 1
-
-    async def test_a_repeat_never_shows_the_key_again(self, gateway: ScriptedGateway, sql: asyncpg.Connection) -> None:
-        await make_tenant(gateway)
-        first = (await call(gateway, "POST", "/keys", {"tenant": "acme"}, NAMED)).json
-        again = (await call(gateway, "POST", "/keys", {"tenant": "acme"}, NAMED)).json
-        assert first["text"] is not None
-        assert again == {"text": None, "key": first["key"]}
-        secret = first["text"].split("-")[3]
-        assert secret.encode() not in await sql.fetchval("SELECT body FROM idempotent_answers")
-
-    async def test_another_request_under_the_same_name_is_refused(self, gateway: ScriptedGateway) -> None:
-        body = {"name": "acme", "plan": "standard"}
-        await call(gateway, "POST", "/tenants", body, NAMED)
-        for path, other in (("/tenants", {"name": "other", "plan": "standard"}), ("/plans", {"name": "p", "tier": 1})):
-            refused = await call(gateway, "POST", path, other, NAMED)
-            assert (refused.status, refused.error["code"]) == (400, "idempotency_mismatch")
-
-    async def test_a_call_that_failed_may_be_repeated(self, gateway: ScriptedGateway) -> None:
-        body = {"tenant": "acme"}
-        assert (await call(gateway, "POST", "/keys", body, NAMED)).status == 404
-        await make_tenant(gateway)
-        assert (await call(gateway, "POST", "/keys", body, NAMED)).status == 201
-
-    async def test_while_one_is_being_served_the_other_is_told_to_wait(
-        self, gateway: ScriptedGateway, sql: asyncpg.Connection
-    ) -> None:
-        body = {"name": "acme", "plan": "standard"}
-        async with sql.transaction():
-            await sql.execute("LOCK TABLE tenants IN EXCLUSIVE MODE")  # the first one waits inside its transaction
-            first = asyncio.create_task(call(gateway, "POST", "/tenants", body, NAMED))
-            while not await sql.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"):
-                await asyncio.sleep(0.01)
-            second = await call(gateway, "POST", "/tenants", body, NAMED)
-            assert (second.status, second.error["code"]) == (409, "idempotency_in_progress")
-            assert second.headers["x-should-retry"] == "true"
-            assert not first.done()
-        assert (await first).status == 201
-
-    async def test_names_are_a_tenants_own_and_forgotten_after_a_day(
-        self, gateway: ScriptedGateway, sql: asyncpg.Connection
-    ) -> None:
-        elsewhere = {"authorization": "Bearer fb-test-elsewhere", **NAMED}
-        gateway.principals.callers["fb-test-elsewhere"] = Caller(
-            tenant_id=uuid.UUID(int=77), scopes=frozenset({"admin"})
-        )
-        body = {"name": "acme", "plan": "standard"}
-        await call(gateway, "POST", "/tenants", body, NAMED)
-        assert (await call(gateway, "POST", "/tenants", body, elsewhere)).status == 409
-        await sql.execute("UPDATE idempotent_answers SET created_at = now() - interval '23 hours 59 minutes'")
-        assert (await call(gateway, "POST", "/tenants", body, NAMED)).status == 201
-        await sql.execute("UPDATE idempotent_answers SET created_at = now() - interval '24 hours 1 minute'")
-        assert (await call(gateway, "POST", "/tenants", body, NAMED)).status == 409
-        assert await sql.fetchval("SELECT count(*) FROM idempotent_answers") == 1
-
-    async def test_a_name_that_is_none(self, gateway: ScriptedGateway) -> None:
-        body = {"name": "acme", "plan": "standard"}
-        for name in ("", "x" * 256, "caf\xe9\x80"):
-            refused = await call(gateway, "POST", "/tenants", body, {"idempotency-key": name})
-            assert (refused.status, refused.error["param"]) == (400, "Idempotency-Key")
-        assert (await call(gateway, "POST", "/tenants", body, {"idempotency-key": "x" * 255})).status == 201
-
-
-class TestAudit:
-    async def test_each_change_has_its_row(self, gateway: ScriptedGateway) -> None:
-        made = await call(gateway, "POST", "/tenants", {"name": "acme", "plan": "standard"})
-        changed = await call(gateway, "PATCH", "/tenants/acme", {"status": "suspended"})
-        rows = (await call(gateway, "GET", "/audit")).json["data"]
-        assert [(row["action"], row["object_type"], row["object_id"]) for row in rows] == [
-            ("update", "tenant", made.json["id"]),
-            ("create", "tenant", made.json["id"]),
-        ]
-        assert (rows[0]["before"], rows[0]["after"]) == (made.json, changed.json)
-        assert (rows[1]["before"], rows[1]["after"]) == (None, made.json)
-        assert {row["actor"] for row in rows} == {"key:scripted"}
-        assert {row["actor_ip"] for row in rows} == {"127.0.0.1"}
-        assert [row["request_id"] for row in rows] == [
-            changed.headers["x-request-id"],
-            made.headers["x-request-id"],
-        ]
-
-    async def test_it_is_read_in_pages_and_by_object_and_actor(self, gateway: ScriptedGateway) -> None:
-        ids = [(await make_tenant(gateway, f"tenant-{number}"))["id"] for number in range(3)]
-        first = (await call(gateway, "GET", "/audit?limit=2")).json
-        second = (await call(gateway, "GET", f"/audit?limit=2&after={first['last_id']}")).json
-        assert [row["object_id"] for row in first["data"] + second["data"]] == ids[::-1]
-        assert (first["has_more"], second["has_more"]) == (True, False)
-        found = (await call(gateway, "GET", f"/audit?object_type=tenant&object_id={ids[1]}")).json["data"]
-        assert [row["object_id"] for row in found] == [ids[1]]
-        assert (await call(gateway, "GET", "/audit?actor=cli:root")).json["data"] == []
-
-    async def test_nobody_rewrites_it(self, gateway: ScriptedGateway, sql: asyncpg.Connection) -> None:
-        await make_tenant(gateway)
-        for role in ("forebay_app", "postgres"):
-            await sql.execute(f"SET ROLE {role}" if role == "forebay_app" else "RESET ROLE")
-            await sql.fetch("SELECT * FROM audit_log")
-            for statement in (
-                "UPDATE audit_log SET actor = 'me'",
-                "DELETE FROM audit_log",
-                "TRUNCATE audit_log",
-            ):
-                with pytest.raises(asyncpg.InsufficientPrivilegeError):
-                    await sql.execute(statement)

@@ -1,6 +1,7 @@
 """What operators do to the catalogue, the demo tenants, and the commands that do both."""
 
 import asyncio
+import getpass
 import json
 import subprocess
 import sys
@@ -174,6 +175,61 @@ async def test_the_commands_from_schema_to_usage(
     assert await forebay("usage", "show", "--since", "2999-01-01", "--json") == ""
 
 
+async def test_the_commands_change_everything_that_can_be_changed(
+    database: AsyncEngine, forebay: Callable[..., Awaitable[str]]
+) -> None:
+    async def listed(*arguments: str) -> list[dict]:
+        return [json.loads(line) for line in (await forebay(*arguments, "--json")).splitlines()]
+
+    await queries.register_model(database, "org/m", context_length=10, vocab_size=5, card="a")
+    await forebay("plan", "create", "gold", "--tier", "0", "--tpm", "9")
+    await forebay("plan", "update", "gold", "--tier", "2", "--tpm", "unlimited", "--rpm", "0")
+    [plan] = await listed("plan", "show", "gold")
+    assert (plan["tier"], plan["limits"]) == (2, {"rpm": 0, "tpm": None})
+    assert [tier["id"] for tier in await listed("plan", "tiers")] == [0, 1, 2]
+    await forebay("tenant", "create", "acme", "--plan", "gold")
+    await forebay("tenant", "update", "acme", "--plan", "economy", "--status", "suspended", "--ignore-unknown-fields")
+    [tenant] = await listed("tenant", "show", "acme")
+    assert (tenant["plan"], tenant["status"], tenant["ignore_unknown_fields"]) == ("economy", "suspended", True)
+    await forebay("plan", "delete", "gold")
+    assert "gold" not in await forebay("plan", "list")
+
+    listings = ("--model", "org/m", "--network", "192.0.2.1", "--expires-at", "2999-01-01")
+    text = (await forebay("key", "create", "acme", "--name", "ci", "--rpm", "5", *listings)).strip()
+    public_id = text.split("-")[2]
+    [key] = await listed("key", "show", public_id)
+    assert (key["models"], key["networks"], key["limits"]) == (["org/m"], ["192.0.2.1/32"], {"rpm": 5})
+    assert key["expires_at"] == "2999-01-01T00:00:00Z"
+    await forebay("key", "update", public_id, "--any-model", "--any-network", "--no-expiry", "--rpm", "unlimited")
+    [key] = await listed("key", "show", public_id)
+    assert (key["models"], key["networks"], key["expires_at"], key["limits"]) == (None, None, None, {"rpm": None})
+    rotated = (await forebay("key", "rotate", public_id, "--overlap-s", "60")).strip()
+    assert rotated != text
+    assert keys.parse(rotated) is not None
+
+    await forebay("quota", "set", "tpm", "7", "--key", public_id, "--burst", "3")
+    [quota, _] = sorted(await listed("quota", "list", "--key", public_id), key=lambda row: row["metric"], reverse=True)
+    assert (quota["allowed"], quota["burst"]) == (7, 3)
+    await forebay("quota", "delete", quota["id"])
+    assert len(await listed("quota", "list")) == 1
+    await forebay("model", "close", "org/m")
+    await forebay("model", "grant", "org/m", "--tenant", "acme")
+    [grant] = await listed("model", "grants", "org/m")
+    assert [model["access"] for model in await listed("model", "list")] == ["granted"]
+    await forebay("model", "ungrant", grant["id"])
+    await forebay("model", "open", "org/m")
+
+    changes = await listed("audit", "list")
+    assert {change["actor"] for change in changes} == {f"cli:{getpass.getuser()}"}
+    assert [change["action"] for change in await listed("audit", "list", "--object-type", "key")] == [
+        "rotate",
+        "update",
+        "create",
+    ]
+    assert {change["object_type"] for change in changes} == {"tenant", "plan", "key", "quota", "model", "grant"}
+    assert text.split("-")[3] not in json.dumps(changes)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -182,6 +238,10 @@ async def test_the_commands_from_schema_to_usage(
         (("tenant", "create", "x", "--tier", "7"), "no plan of tier 7"),
         (("key", "revoke", "000000000000"), "no key 000000000000"),
         (("key", "create", "nobody", "--env", "NOT"), "an environment is 1 to 8 lower-case letters"),
+        (("key", "create", "nobody", "--network", "192.0.2.1/24"), "has host bits set"),
+        (("quota", "set", "rps", "1", "--tenant", "x"), "a metric is one of rpm, tpm"),
+        (("quota", "set", "tpm", "1"), "of one plan, one tenant or one key"),
+        (("model", "close", "nothing"), "no model called nothing"),
     ],
 )
 async def test_a_command_that_fails_says_why(

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import hmac
+import re
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,11 +14,11 @@ from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.auth import keys
-from gateway.auth.changes import ALL, Changes
 from gateway.auth.principals import Principal, Principals
-from gateway.db import catalogue, engine
+from gateway.db import catalogue, engine, queries
 from gateway.db.catalogue import Limits
 from gateway.errors import Forbidden, InvalidKey, Unavailable
+from tests.clocks import HandClock
 
 WITHIN_S = 10.0  # a slow machine's second
 
@@ -136,6 +138,24 @@ async def test_one_answer_for_every_key_that_is_no_good(
     await principals.resolve(header(good))
 
 
+async def test_whatever_is_wrong_with_a_key_the_same_comparisons_are_made(
+    database: AsyncEngine, principals: Principals, sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two, of digests, by the one function that takes the same time for any two."""
+    expired, revoked = await make_key(database), await make_key(database)
+    await sql.execute("UPDATE api_keys SET expires_at = now() WHERE public_id = $1", expired.split("-")[2])
+    await catalogue.revoke_key(database, revoked.split("-")[2])
+    forged = keys.renew("test", (await make_key(database)).split("-")[2])[0]
+    compared: list[int] = []
+    compare = hmac.compare_digest
+    monkeypatch.setattr(hmac, "compare_digest", lambda a, b: compared.append(len(a + b)) or compare(a, b))
+    for key in (keys.generate("test")[0], forged, expired, revoked):
+        for _ in range(2):  # from Postgres, and as it is remembered
+            compared.clear()
+            assert await refused(principals, key)
+            assert compared == [64, 64]
+
+
 async def test_a_suspended_tenant_is_told_so(
     database: AsyncEngine, principals: Principals, sql: asyncpg.Connection
 ) -> None:
@@ -167,6 +187,10 @@ async def test_revocation_by_plain_sql_is_obeyed(
         "INSERT INTO quotas (plan_id, metric, allowed) SELECT id, 'max_context', 9 FROM plans",
         "INSERT INTO quotas (api_key_id, metric, allowed) SELECT id, 'tpm', 9 FROM api_keys",
         "TRUNCATE quotas",
+        "UPDATE tenants SET ignore_unknown_fields = true",
+        "UPDATE api_keys SET models = '{}'",
+        "UPDATE api_keys SET networks = '{192.0.2.0/24}'",
+        "INSERT INTO models (alias, context_length, vocab_size, card, access) VALUES ('m', 1, 1, 'c', 'granted')",
     ],
 )
 async def test_every_change_that_concerns_a_key_is_obeyed(
@@ -180,6 +204,92 @@ async def test_every_change_that_concerns_a_key_is_obeyed(
         return await principals.resolve(header(key)) != before
 
     await until(changed)
+
+
+async def test_every_table_that_a_key_is_read_from_tells_of_every_change(
+    database: AsyncEngine, sql: asyncpg.Connection
+) -> None:
+    """Whatever table `find_key` comes to read, its triggers must be there: asked of the statements themselves."""
+    key = await make_key(database)
+    read = set[str]()
+    event.listen(
+        database.sync_engine,
+        "before_cursor_execute",
+        lambda *args: read.update(re.findall(r"(?:FROM|JOIN) (\w+)", args[2])),
+    )
+    await queries.find_key(database, key.split("-")[2])
+    assert {"api_keys", "tenants", "plans", "quotas", "models", "model_grants"} <= read
+    rows = await sql.fetch(
+        "SELECT event_object_table AS name, event_manipulation AS change FROM information_schema.triggers"
+        " UNION SELECT tgrelid::regclass::text, 'TRUNCATE' FROM pg_trigger WHERE tgtype & 32 > 0"
+    )
+    told = {(row["name"], row["change"]) for row in rows}
+    assert {(table, change) for table in read for change in ("INSERT", "UPDATE", "DELETE", "TRUNCATE")} <= told
+
+
+async def test_a_former_secret_works_until_its_moment_and_the_new_one_from_then_on(
+    database: AsyncEngine, sql: asyncpg.Connection
+) -> None:
+    clock = HandClock(now=time.time())
+    async with Principals(database, clock=clock) as principals:
+        old = await make_key(database)
+        before = await principals.resolve(header(old))
+        new, record = keys.renew("test", before.public_id)
+        await catalogue.rotate_key(database, record, overlap_s=600)
+
+        async def accepted() -> bool:
+            return not await refused(principals, new)
+
+        await until(accepted)
+        assert await principals.resolve(header(old)) == await principals.resolve(header(new)) == before
+        clock.now += 700
+        assert await refused(principals, old)
+        assert not await refused(principals, new)
+        last, record = keys.renew("test", before.public_id)
+        await catalogue.rotate_key(database, record, overlap_s=0)
+        await until(lambda: refused(principals, new))
+        await catalogue.revoke_key(database, record.public_id)
+        await until(lambda: refused(principals, last))
+
+
+async def test_a_revoked_key_is_refused_with_its_former_secret_too(
+    database: AsyncEngine, principals: Principals
+) -> None:
+    old = await make_key(database)
+    new, record = keys.renew("test", old.split("-")[2])
+    await catalogue.rotate_key(database, record, overlap_s=600)
+    await catalogue.revoke_key(database, record.public_id)
+    assert await refused(principals, old)
+    assert await refused(principals, new)
+
+
+async def test_which_models_a_key_may_use(database: AsyncEngine, sql: asyncpg.Connection) -> None:
+    ids = {
+        name: await queries.register_model(database, name, context_length=9, vocab_size=5, card="c")
+        for name in ("open", "granted")
+    }
+    await make_key(database, "acme")
+
+    async def usable(models: tuple[str, ...] | None) -> frozenset[uuid.UUID] | None:
+        record = keys.generate("test")[1]
+        await catalogue.create_key(database, "acme", record, scopes={"inference"}, models=models)
+        stored = await queries.find_key(database, record.public_id)
+        assert stored is not None
+        return stored.models
+
+    assert await usable(None) is None
+    assert await usable(()) == frozenset()
+    assert await usable(("granted",)) == {ids["granted"]}
+    await catalogue.set_access(database, "granted", "granted")
+    assert await usable(None) == {ids["open"]}
+    assert await usable(("granted",)) == frozenset()
+    of_plan = await catalogue.create_grant(database, "granted", plan="standard")
+    await catalogue.create_grant(database, "granted", plan="economy")
+    assert await usable(None) is None
+    await catalogue.delete_grant(database, of_plan.id)
+    assert await usable(None) == {ids["open"]}
+    await catalogue.create_grant(database, "granted", tenant="acme")
+    assert await usable(("granted", "open")) == {ids["granted"], ids["open"]}
 
 
 async def test_a_key_made_after_it_was_refused_works(database: AsyncEngine, principals: Principals) -> None:
@@ -201,57 +311,6 @@ async def test_a_key_of_a_deleted_row_is_refused(
     await principals.resolve(header(key))
     await sql.execute("DELETE FROM api_keys")
     await until(lambda: refused(principals, key))
-
-
-class TestChanges:
-    async def test_a_commit_that_comes_late_is_seen(
-        self, database: AsyncEngine, database_url: str, sql: asyncpg.Connection
-    ) -> None:
-        """A transaction opened first and committed last, around another tenant's change and two looks."""
-        await make_key(database, "early")
-        await make_key(database, "late")
-        ids = {record["name"]: record["id"] for record in await sql.fetch("SELECT name, id FROM tenants")}
-        changes = Changes(database)
-        assert await changes.look(0) == ALL
-        assert await changes.look(0) == frozenset()
-        slow = await asyncpg.connect(database_url)
-        try:
-            async with slow.transaction():
-                await slow.execute("UPDATE tenants SET status = 'suspended' WHERE name = 'late'")
-                await sql.execute("UPDATE tenants SET status = 'suspended' WHERE name = 'early'")
-                assert await changes.look(0) == {ids["early"]}
-                assert await changes.look(0) == frozenset()
-            assert await changes.look(0) == {ids["late"]}
-            assert await changes.look(0) == frozenset()
-        finally:
-            await slow.close()
-
-    async def test_a_change_rolled_back_is_none(self, database: AsyncEngine, sql: asyncpg.Connection) -> None:
-        changes = Changes(database)
-        await changes.look(0)
-        with contextlib.suppress(ZeroDivisionError):
-            async with sql.transaction():
-                await sql.execute("UPDATE plans SET tier = 2")
-                raise ZeroDivisionError
-        assert await changes.look(0) == frozenset()
-
-    async def test_a_plans_change_and_a_long_gap_concern_everybody(
-        self, database: AsyncEngine, sql: asyncpg.Connection
-    ) -> None:
-        changes = Changes(database)
-        await changes.look(0)
-        await sql.execute("UPDATE plans SET tier = 2")
-        assert await changes.look(1) == ALL
-        assert await changes.look(2) == frozenset()
-        assert await changes.look(100_000) == ALL
-
-    async def test_too_many_changes_concern_everybody(self, database: AsyncEngine, sql: asyncpg.Connection) -> None:
-        changes = Changes(database)
-        await changes.look(0)
-        await sql.execute(
-            "INSERT INTO config_changes (tenant_id) SELECT gen_random_uuid() FROM generate_series(1, 10001)"
-        )
-        assert await changes.look(1) == ALL
 
 
 async def test_a_database_that_cannot_be_reached_is_neither_refusal_nor_permission() -> None:

@@ -12,13 +12,12 @@ from gateway.api.admin.path import row_id
 from gateway.api.admin.route import delete, get, put
 from gateway.api.admin.texts import Name, PublicId
 from gateway.db import catalogue
-from gateway.db.catalogue import QuotaRow, Scope
+from gateway.db.catalogue import Allowed, QuotaRow, Scope
 from gateway.db.tables import QUOTA_METRICS
 
 Metric = Annotated[
     str, msgspec.Meta(pattern=f"^({'|'.join(QUOTA_METRICS)})$", extra_json_schema={"enum": list(QUOTA_METRICS)})
 ]
-Allowed = Annotated[int, msgspec.Meta(ge=0, le=LIMIT_MAX)]
 Burst = Annotated[int, msgspec.Meta(ge=1, le=LIMIT_MAX)]
 
 

@@ -21,6 +21,7 @@ from gateway.api import body
 from gateway.api.admin.operation import Call, NoQuery, Operation
 from gateway.api.requestid import request_id
 from gateway.auth import guards
+from gateway.auth.keys import redact
 from gateway.db import idempotency, pools
 from gateway.db.audit import Author
 from gateway.db.catalogue import AlreadyExists, CatalogueError, NotFound
@@ -118,15 +119,21 @@ def _repeatable(
     keys = headers.values(request.scope, b"idempotency-key")
     if operation.method != "POST" or not keys:
         return None
-    if len(keys) > 1 or not 1 <= len(keys[0]) <= idempotency.KEY_LENGTH_MAX or not keys[0].isprintable():
+    if len(keys) > 1 or not _is_name(keys[0]):
         raise InvalidRequest(
-            f"An Idempotency-Key is one header of 1 to {idempotency.KEY_LENGTH_MAX} printable characters.",
+            f"An Idempotency-Key is given once, has 1 to {idempotency.KEY_LENGTH_MAX} characters, and is no API key.",
             param="Idempotency-Key",
         )
     digest = hashlib.sha256()
     for part in (operation.method.encode(), request.scope["path"].encode(), request.scope["query_string"], data):
         digest.update(len(part).to_bytes(8) + part)
     return _Repeatable(idempotency.Owner(principal.tenant_id, keys[0]), digest.digest())
+
+
+def _is_name(text: str) -> bool:
+    """It is stored, so it must not be a secret."""
+    short = 1 <= len(text) <= idempotency.KEY_LENGTH_MAX
+    return short and text.isascii() and text.isprintable() and redact(text) == text
 
 
 async def _once(

@@ -7,7 +7,7 @@ that goes into the audit log.
 
 from gateway.db.catalogue.errors import AlreadyExists, CatalogueError, NotFound, Refused
 from gateway.db.catalogue.keys import KeyRow, create_key, find_key, list_keys, revoke_key, rotate_key, update_key
-from gateway.db.catalogue.limits import NO_LIMITS, Limits
+from gateway.db.catalogue.limits import ALLOWED_MAX, NO_LIMITS, Allowed, Limits
 from gateway.db.catalogue.models import (
     Access,
     GrantRow,
@@ -34,9 +34,11 @@ from gateway.db.catalogue.tenants import Status, TenantRow, create_tenant, find_
 from gateway.db.catalogue.tiers import TierRow, find_tier, list_tiers, update_tier
 
 __all__ = [
+    "ALLOWED_MAX",
     "EVERYTHING",
     "NO_LIMITS",
     "Access",
+    "Allowed",
     "AlreadyExists",
     "CatalogueError",
     "GrantRow",

@@ -9,11 +9,12 @@ from sqlalchemy import ColumnElement, ScalarSelect, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.admission.bucket import LIMIT_MAX
 from gateway.db.tables import quotas
 from shared.ids import uuid7
 
-Allowed = Annotated[int, msgspec.Meta(ge=0, le=LIMIT_MAX)]
+ALLOWED_MAX = 1_000_000_000_000_000  # of a budget; the schema holds what is per minute or at once to less
+
+Allowed = Annotated[int, msgspec.Meta(ge=0, le=ALLOWED_MAX)]
 Limit = Allowed | None | UnsetType
 
 UNIQUE = "quotas_scope_metric_unique"

@@ -57,3 +57,21 @@ def test_a_huge_text_is_refused_before_it_is_read() -> None:
 def test_an_environment_that_would_not_parse_is_refused(env: str) -> None:
     with pytest.raises(ValueError, match="environment"):
         keys.generate(env)
+
+
+def test_a_renewed_key_has_the_same_public_id_and_another_secret() -> None:
+    text, record = keys.generate("live")
+    again, renewed = keys.renew("live", record.public_id)
+    assert (renewed.env, renewed.public_id) == (record.env, record.public_id)
+    assert renewed.digest != record.digest
+    assert keys.parse(again) is not None
+    assert again != text
+
+
+def test_a_key_is_cut_to_its_public_id_wherever_it_stands() -> None:
+    text, record = keys.generate("live")
+    for told in (text, f"no tenant called {text}.", f'{{"a":"{text}","b":"{text[:-1]}"}}', text + "more", text[:40]):
+        shown = keys.redact(told)
+        assert record.public_id in shown
+        assert text.split("-")[3][:8] not in shown
+    assert keys.redact("fb-live and nothing else") == "fb-live and nothing else"

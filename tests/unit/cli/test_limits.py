@@ -21,12 +21,12 @@ def test_unlimited_is_a_statement_of_its_own() -> None:
     assert bound.arguments["options"].stated() == Limits(rpm=None, tpm=0)
 
 
-@pytest.mark.parametrize("value", ["0", "1", "10000000000"])
+@pytest.mark.parametrize("value", ["0", "1", "1000000000000000"])
 def test_whole_numbers_are_taken_as_they_are(value: str) -> None:
     assert parsed(value) == int(value)
 
 
-@pytest.mark.parametrize("value", ["1.5", "-1", "1e3", "ten", "", "10000000001", "9223372036854775808", "nan"])
+@pytest.mark.parametrize("value", ["1.5", "-1", "1e3", "ten", "", "1000000000000001", "9223372036854775808", "nan"])
 def test_anything_else_is_refused(value: str) -> None:
     with pytest.raises(cyclopts.CoercionError):
         parsed(value)
