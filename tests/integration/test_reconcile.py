@@ -43,9 +43,9 @@ async def bills(database_url: str) -> AsyncIterator[World]:
         yield made
 
 
-async def hear(bills: World, **counts: int) -> None:
+async def hear(where: World, **counts: int) -> None:
     """A gateway writes down this beat."""
-    await Counters(bills.pool, lambda: [msgspec.structs.replace(BEAT, **counts)]).keep()
+    await Counters(where.pool, lambda: [msgspec.structs.replace(BEAT, **counts)]).keep()
 
 
 async def look(bills: World, *, ahead: dt.timedelta) -> None:
