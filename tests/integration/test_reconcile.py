@@ -63,6 +63,9 @@ async def test_counts_only_grow_whichever_gateway_writes_last(bills: World) -> N
     await Counters(bills.pool, list).keep()
     row = await bills.pool.fetchrow("SELECT bills, prompt_tokens, completion_tokens FROM worker_counters")
     assert tuple(row) == (2, 15, 22)
+    await bills.pool.execute("UPDATE worker_counters SET observed_at = now() - interval '101 days'")
+    await Counters(bills.pool, list).keep()
+    assert await bills.pool.fetchval("SELECT count(*) FROM worker_counters") == 0
 
 
 async def test_bills_that_are_missing_are_drift_once_they_would_be_booked(
