@@ -89,6 +89,7 @@ async def test_drift_of_the_sums_is_found_and_mended_by_command(
     bills: World, forebay: Forebay, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await bills.write(event())
+    await bills.settled()
     await bills.pool.fetchval("SELECT roll_up_usage(100)")
     await bills.pool.execute("UPDATE usage_daily SET prompt_tokens = 0")
     with pytest.raises(CommandError, match="do not agree"):
