@@ -24,6 +24,7 @@ _KEEP: Final = (
     " prompt_tokens = greatest(c.prompt_tokens, excluded.prompt_tokens),"
     " completion_tokens = greatest(c.completion_tokens, excluded.completion_tokens), observed_at = excluded.observed_at"
 )
+_FORGET: Final = "DELETE FROM worker_counters WHERE observed_at < now() - interval '100 days'"
 
 
 class Counters:
@@ -43,7 +44,8 @@ class Counters:
                 self._log.debug("counters.postgres_away", error=repr(error))
 
     async def keep(self) -> None:
-        """Raises what `pools.AWAY` names."""
+        """Write down what was heard, and forget workers of long ago. Raises what `pools.AWAY` names."""
         rows = [(b.worker, b.bills, b.billed_prompt_tokens, b.billed_completion_tokens) for b in self._beats()]
         if rows:
             await pools.fetch(self._pool, _KEEP, *zip(*rows, strict=True), timeout_s=STATEMENT_TIMEOUT_S)
+        await pools.fetch(self._pool, _FORGET, timeout_s=STATEMENT_TIMEOUT_S)

@@ -385,7 +385,8 @@ BEGIN
         GRANT UPDATE (valid_to) ON prices TO forebay_app;
         GRANT SELECT ON tenant_plans, usage_lines, usage_hourly, usage_daily, billing_cursors, billing_lines,
             billing_hourly, billing_daily, billing_prices, billing_completeness TO forebay_app;
-        GRANT SELECT, INSERT, UPDATE ON usage_completeness, worker_counters TO forebay_app;
+        GRANT SELECT, INSERT, UPDATE ON usage_completeness TO forebay_app;
+        GRANT SELECT, INSERT, UPDATE, DELETE ON worker_counters TO forebay_app;
         GRANT EXECUTE ON FUNCTION roll_up_usage, rebuild_rollups TO forebay_app;
     END IF;
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'forebay_billing') THEN

@@ -1,5 +1,6 @@
 """A small world to bill in: tenants, models and prices by plain SQL, and events through the real writer."""
 
+import asyncio
 import datetime as dt
 import uuid
 from collections.abc import AsyncGenerator
@@ -69,6 +70,13 @@ class World:
         request = uuid7(made_at.timestamp())
         await self.write(event(request, tenant=str(tenant), model=str(model), **fields))
         return request, await self.pool.fetchval("SELECT cost_micro FROM usage_events WHERE request_id = $1", request)
+
+    async def settled(self) -> None:
+        """Until no transaction is open that began before now: the server's own, of its upkeep, hold lines back too."""
+        mine = await self.pool.fetchval("SELECT pg_current_xact_id()")
+        async with asyncio.timeout(30):
+            while await self.pool.fetchval("SELECT lines_end()") <= mine:
+                await asyncio.sleep(0.01)
 
     async def write(self, *events: wire.UsageEvent) -> None:
         await self.writer.write([wire.encode(one) for one in events])

@@ -57,6 +57,7 @@ async def test_a_month_in_both_forms_is_the_same_lines_with_count_and_checksum(
     await bills.book(at("2026-04-01"), **who)
     await bills.book(at("2026-03-15"), tenant=who["model"], model=who["tenant"])
     await bills.pool.execute(ADJUST, -3, first)
+    await bills.settled()
     printed = await forebay("usage", "export", "--month", "2026-03", "--out", str(tmp_path / "m.csv"))
     digest = hashlib.sha256((tmp_path / "m.csv").read_bytes()).hexdigest()
     assert printed.splitlines() == [
@@ -95,6 +96,7 @@ async def test_what_comes_after_a_period_was_closed_is_in_the_next_one_once(
     jan, _ = await bills.book(at("2026-01-15"), **who)
 
     async def export(month: str, name: str, *options: str) -> list[str]:
+        await bills.settled()
         await forebay("usage", "export", "--month", month, "--out", str(tmp_path / name), *options)
         return [line["request_id"] for line in lines(tmp_path / name)]
 
@@ -133,6 +135,7 @@ async def test_a_period_is_not_closed_over_bills_that_an_old_transaction_hides(
         await bills.book(at("2026-01-17"), **who)
         with pytest.raises(CommandError, match="still open"):
             await forebay(*export, "--close")
+    await bills.settled()
     await forebay(*export, "--close")
     assert len(lines(tmp_path / "jan")) == 3
 
@@ -145,7 +148,7 @@ async def test_a_period_is_not_closed_over_bills_that_an_old_transaction_hides(
         ((), "a month, or --from and --to"),
         (("--month", "2026-01", "--from", "2026-01-01"), "a month, or --from and --to"),
         (("--from", "2026-01-02", "--to", "2026-01-01"), "ends before it begins"),
-        (("--month", "2026-01", "--out", "exists"), "exists already"),
+        (("--month", "2026-02"), "exists already"),
         (("--month", "2026-01", "--out", "no/folder"), "No such file"),
         (("--month", "2026-01", "--format", "parquet"), r"install forebay\[export\]"),
     ],
@@ -158,12 +161,12 @@ async def test_an_export_that_cannot_be_says_why_and_leaves_no_file(
     arguments: tuple[str, ...],
     message: str,
 ) -> None:
-    (tmp_path / "exists").touch()
+    (tmp_path / "usage-2026-02.csv").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(CommandError, match=message):
-        await forebay("usage", "export", "--out", "new", *arguments)
-    assert names(tmp_path) == ["exists"]
+        await forebay("usage", "export", *arguments)
+    assert names(tmp_path) == ["usage-2026-02.csv"]
     assert await bills.pool.fetchval("SELECT count(*) FROM billing_exports") == 0
 
 

@@ -203,6 +203,7 @@ async def test_the_invoice_is_right_to_the_micro_unit(database_url: str, tmp_pat
             for attempt in attempts
         ]
         await deliver(bills, events, chance)
+        await bills.settled()
         while await bills.pool.fetchval("SELECT roll_up_usage(5000)"):
             pass
 

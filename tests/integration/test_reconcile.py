@@ -43,9 +43,9 @@ async def bills(database_url: str) -> AsyncIterator[World]:
         yield made
 
 
-async def hear(bills: World, **counts: int) -> None:
+async def hear(where: World, **counts: int) -> None:
     """A gateway writes down this beat."""
-    await Counters(bills.pool, lambda: [msgspec.structs.replace(BEAT, **counts)]).keep()
+    await Counters(where.pool, lambda: [msgspec.structs.replace(BEAT, **counts)]).keep()
 
 
 async def look(bills: World, *, ahead: dt.timedelta) -> None:
@@ -63,6 +63,9 @@ async def test_counts_only_grow_whichever_gateway_writes_last(bills: World) -> N
     await Counters(bills.pool, list).keep()
     row = await bills.pool.fetchrow("SELECT bills, prompt_tokens, completion_tokens FROM worker_counters")
     assert tuple(row) == (2, 15, 22)
+    await bills.pool.execute("UPDATE worker_counters SET observed_at = now() - interval '101 days'")
+    await Counters(bills.pool, list).keep()
+    assert await bills.pool.fetchval("SELECT count(*) FROM worker_counters") == 0
 
 
 async def test_bills_that_are_missing_are_drift_once_they_would_be_booked(
@@ -86,6 +89,7 @@ async def test_drift_of_the_sums_is_found_and_mended_by_command(
     bills: World, forebay: Forebay, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await bills.write(event())
+    await bills.settled()
     await bills.pool.fetchval("SELECT roll_up_usage(100)")
     await bills.pool.execute("UPDATE usage_daily SET prompt_tokens = 0")
     with pytest.raises(CommandError, match="do not agree"):
