@@ -82,6 +82,7 @@ async def _measure(stack: launch.Stack, size: Size) -> list[Measure]:
         Measure("neither answered nor refused", len(outcomes) - len(answered) - len(refused), "", ("<=", 0)),
         Measure("answers, of the capacity", len(answered) / wall_s / capacity * 100, "%", (">=", 90)),
         Measure("refusals", len(refused), ""),
+        Measure("of these, after a wait in the queue", sum(outcome.failure == "http_504" for outcome in refused), ""),
         Measure("refusal, p50", took.p50 * 1_000, "ms"),
         Measure("refusal, p99", took.p99 * 1_000, "ms", ("<=", 100)),
         Measure("refusal, latest", latest_s * 1_000, "ms", ("<=", WAIT_MS_MAX)),
