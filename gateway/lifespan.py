@@ -15,6 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from gateway.admission.admission import Admission
 from gateway.admission.catalog import Catalog
 from gateway.admission.pg_limiter import PgLimiter
+from gateway.admission.pricer import NoPrices
 from gateway.api.gate import Gate
 from gateway.auth.principals import Principals
 from gateway.db import engine, migrate, pools, queries
@@ -52,10 +53,11 @@ class Gateway:
         self._hot = self._pool(LIMITER_CONNECTIONS_MAX)
         self._cold = self._pool(LEDGER_CONNECTIONS_MAX)
         self._principals = Principals(self._engine)
-        self._limiter = PgLimiter(self._hot, gateway_id=name)
+        self._limiter = PgLimiter(self._hot, gateway_id=name, budget_grace_s=settings.budget_grace_s)
         self._catalog = Catalog(self._register, self._threads)
         self._dispatcher = Dispatcher(settings.nats_url.reveal(), on_card=self._catalog.add, gateway_id=name)
         self._ledger = Ledger(self._dispatcher.bus, self._cold)
+        self._metrics = Metrics()
         self.services = Services(
             settings=settings,
             principals=self._principals,
@@ -63,9 +65,9 @@ class Gateway:
             admission=self._admission(name),
             dispatcher=self._dispatcher,
             gate=Gate(settings.requests_open_max, closed=True),
-            metrics=Metrics(),
+            metrics=self._metrics,
         )
-        self.services.metrics.watch_workers(self._dispatcher.fleet.states)
+        self._metrics.watch_workers(self._dispatcher.fleet.states)
 
     @asynccontextmanager
     async def storage(self) -> AsyncGenerator[None]:
@@ -112,6 +114,8 @@ class Gateway:
             self._catalog,
             self._dispatcher.fleet,
             self._limiter,
+            NoPrices(),
+            self._metrics,
             gateway_id=name,
             default_output=self._settings.default_output,
             wait_s=self._settings.wait_s,

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from gateway.admission.limiter import BucketLimit
+from gateway.admission.limiter import Limit
 from shared import wire
 
 
@@ -20,13 +20,13 @@ class Principal(Protocol):
     @property
     def key_id(self) -> uuid.UUID: ...
     @property
+    def plan_id(self) -> uuid.UUID: ...
+    @property
     def tier(self) -> int: ...
     @property
     def scopes(self) -> frozenset[str]: ...
     @property
-    def limits(self) -> tuple[BucketLimit, ...]: ...
-    @property
-    def context_max(self) -> int | None: ...
+    def limits(self) -> tuple[Limit, ...]: ...
 
 
 class Principals(Protocol):

@@ -18,7 +18,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from gateway.admission.admission import Admission
 from gateway.admission.catalog import Catalog
-from gateway.admission.limiter import BucketLimit, BucketState, Decision, Demand
+from gateway.admission.limiter import Decision, Demand, Limit, LimitState, Used
+from gateway.admission.pricer import NoPrices
 from gateway.api.gate import Gate
 from gateway.app import listening
 from gateway.errors import GatewayError, InvalidKey
@@ -30,6 +31,7 @@ from shared.settings import Secret
 from tests.services import free_port
 
 MODEL = "tiny"
+MODEL_ID = str(uuid.UUID(int=4))
 POOL = "default"
 KEY = "fb-test-good"
 ADMIN_KEY = "fb-test-admin"
@@ -79,10 +81,10 @@ def chat_prompt_tokens(*contents: str, role: str = "user") -> int:
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
     tenant_id: uuid.UUID = uuid.UUID(int=1)
     key_id: uuid.UUID = uuid.UUID(int=2)
+    plan_id: uuid.UUID = uuid.UUID(int=3)
     tier: int = 0
     scopes: frozenset[str] = frozenset({"inference"})
-    limits: tuple[BucketLimit, ...] = ()
-    context_max: int | None = None
+    limits: tuple[Limit, ...] = ()
 
 
 class ScriptedPrincipals:
@@ -102,15 +104,14 @@ class ScriptedLimiter:
 
     def __init__(self) -> None:
         self.decision = Decision(
-            refused_by=None,
-            retry_after_ms=None,
-            buckets=(
-                BucketState(metric="requests", limit=60, remaining=59, reset_ms=1_000),
-                BucketState(metric="tokens", limit=9_000, remaining=8_000, reset_ms=6_500),
-                BucketState(metric="tokens", limit=20_000, remaining=8_500, reset_ms=90_000),
+            states=(
+                LimitState(metric="requests", limit=60, remaining=59, reset_ms=1_000),
+                LimitState(metric="tokens", limit=9_000, remaining=8_000, reset_ms=6_500),
+                LimitState(metric="tokens", limit=20_000, remaining=8_500, reset_ms=90_000),
             ),
         )
         self.demands: list[Demand] = []
+        self.running: list[uuid.UUID] = []
         self.settled: list[tuple[uuid.UUID, int]] = []
         self.hold: asyncio.Event | None = None
 
@@ -120,8 +121,11 @@ class ScriptedLimiter:
             await self.hold.wait()
         return self.decision
 
-    async def settle(self, request_id: uuid.UUID, tokens_used: int) -> None:
-        self.settled.append((request_id, tokens_used))
+    def started(self, request_id: uuid.UUID) -> None:
+        self.running.append(request_id)
+
+    async def settle(self, request_id: uuid.UUID, used: Used) -> None:
+        self.settled.append((request_id, used.tokens))
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
@@ -349,15 +353,18 @@ async def scripted_gateway(
     principals, limiter, dispatcher = ScriptedPrincipals(), ScriptedLimiter(), ScriptedDispatcher()
 
     async def register(_: wire.ModelCard, __: str) -> str:
-        return "model-id"
+        return MODEL_ID
 
     with executor() as threads:
         catalog = Catalog(register, threads)
         await catalog.add("digest", model or card())
+        metrics = Metrics()
         admission = Admission(
             catalog,
             dispatcher.fleet,
             limiter,
+            NoPrices(),
+            metrics,
             gateway_id=dispatcher.gateway_id,
             default_output=loaded.default_output,
             wait_s=loaded.wait_s,
@@ -370,7 +377,7 @@ async def scripted_gateway(
             admission=admission,
             dispatcher=dispatcher,
             gate=Gate(loaded.requests_open_max),
-            metrics=Metrics(),
+            metrics=metrics,
         )
         port = free_port()
         async with listening(services, host="127.0.0.1", port=port) as server, aiohttp.ClientSession() as http:

@@ -15,7 +15,7 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.admission.limiter import BucketLimit
+from gateway.admission.limiter import Limit
 from gateway.auth import authorization, keys, quotas
 from gateway.auth.cache import KeyCache
 from gateway.auth.changes import Changes
@@ -46,11 +46,11 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     key_id: uuid.UUID
     public_id: str
+    plan_id: uuid.UUID
     plan: str
     tier: int
     scopes: frozenset[str]  # "inference" or "admin"; an admin key does not call inference
-    limits: tuple[BucketLimit, ...]
-    context_max: int | None  # tokens, prompt + output; None: the model's
+    limits: tuple[Limit, ...]
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -161,9 +161,9 @@ def principal(stored: StoredKey) -> Principal:
         tenant=stored.tenant,
         key_id=stored.key_id,
         public_id=stored.public_id,
+        plan_id=stored.plan_id,
         plan=stored.plan,
         tier=stored.tier,
         scopes=stored.scopes,
         limits=quotas.limits(stored),
-        context_max=quotas.context_max(stored),
     )

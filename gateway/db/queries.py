@@ -19,9 +19,11 @@ from shared.ids import uuid7
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
     """`allowed` None is unlimited, 0 is none; `burst` None is one minute's worth."""
 
-    metric: str  # rpm, tpm, max_context
+    metric: str
     allowed: int | None
     burst: int | None
+    model_id: uuid.UUID | None = None  # None: every model
+    mode: str = "enforce"
 
 
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +39,7 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
     tenant_id: uuid.UUID
     tenant: str
     tenant_status: str
+    plan_id: uuid.UUID
     plan: str
     tier: int
     plan_quotas: tuple[Quota, ...]
@@ -77,7 +80,13 @@ async def find_key(engine: AsyncEngine, public_id: str) -> StoredKey | None:
 
     def of(column: str) -> tuple[Quota, ...]:
         return tuple(
-            Quota(metric=quota.metric, allowed=quota.allowed, burst=quota.burst)
+            Quota(
+                metric=quota.metric,
+                allowed=quota.allowed,
+                burst=quota.burst,
+                model_id=quota.model_id,
+                mode=quota.mode,
+            )
             for quota in found
             if getattr(quota, column) is not None
         )
@@ -93,6 +102,7 @@ async def find_key(engine: AsyncEngine, public_id: str) -> StoredKey | None:
         tenant_id=row.tenant_id,
         tenant=row.tenant,
         tenant_status=row.status,
+        plan_id=row.plan_id,
         plan=row.plan,
         tier=row.tier,
         plan_quotas=of("plan_id"),

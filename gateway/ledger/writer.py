@@ -44,7 +44,9 @@ _INSERT: Final = (  # made of our own column names
     f"INSERT INTO usage_events ({_COLUMNS})"  # noqa: S608
     f" SELECT * FROM unnest({_ARRAYS}) AS event ({_COLUMNS}) ORDER BY request_id, attempt"
     " ON CONFLICT (request_id, attempt, occurred_at) DO NOTHING"
+    " RETURNING tenant_id, api_key_id, model_id, occurred_at, prompt_tokens + completion_tokens, coalesce(cost_micro, 0)"
 )
+_SPEND: Final = "SELECT spend($1, $2, $3, $4, $5, $6)"
 _CLOSE: Final = "SELECT close_reservations($1, $2)"
 _REJECT: Final = "INSERT INTO usage_rejected (digest, payload, reason) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
 
@@ -75,6 +77,7 @@ class Writer:
         async with self._pool.acquire(timeout=STATEMENT_TIMEOUT_S) as connection:
             await connection.execute("SELECT make_usage_partitions($1)", PARTITIONS_DAYS, timeout=STATEMENT_TIMEOUT_S)
             await connection.execute("SELECT prune_config_changes()", timeout=STATEMENT_TIMEOUT_S)
+            await connection.execute("SELECT prune_budget_state()", timeout=STATEMENT_TIMEOUT_S)
 
     async def _write(self, events: list[tuple[Row, bytes]]) -> None:
         if not events:
@@ -93,7 +96,9 @@ class Writer:
         columns = list(zip(*map(msgspec.structs.astuple, batch), strict=True))
         final = [row for row in batch if row.final]
         async with self._pool.acquire(timeout=STATEMENT_TIMEOUT_S) as connection, connection.transaction():
-            status = await connection.execute(_INSERT, *columns, timeout=STATEMENT_TIMEOUT_S)
+            inserted = await connection.fetch(_INSERT, *columns, timeout=STATEMENT_TIMEOUT_S)
+            if inserted:
+                await connection.execute(_SPEND, *map(list, zip(*inserted, strict=True)), timeout=STATEMENT_TIMEOUT_S)
             if final:
                 await connection.execute(
                     _CLOSE,
@@ -101,9 +106,8 @@ class Writer:
                     [row.occurred_at for row in final],
                     timeout=STATEMENT_TIMEOUT_S,
                 )
-        inserted = int(status.rsplit(" ", 1)[1])
-        self.inserted_total += inserted
-        self.repeated_total += len(batch) - inserted
+        self.inserted_total += len(inserted)
+        self.repeated_total += len(batch) - len(inserted)
 
     async def _reject(self, payload: bytes, reason: str) -> None:
         async with self._pool.acquire(timeout=STATEMENT_TIMEOUT_S) as connection:

@@ -1,1 +1,2 @@
 -- Who may call, in full.
+SELECT 1;

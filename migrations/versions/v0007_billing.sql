@@ -1,1 +1,2 @@
 -- What tokens cost, and what billing reads.
+SELECT 1;

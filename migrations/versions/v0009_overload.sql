@@ -1,1 +1,2 @@
 -- How long each tier may wait.
+SELECT 1;
