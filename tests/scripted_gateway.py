@@ -18,7 +18,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from gateway.admission.admission import Admission
 from gateway.admission.catalog import Catalog
-from gateway.admission.limiter import Decision, Demand, Limit, LimitState, Used
+from gateway.admission.limiter import Decision, Demand, Limit, Limiter, LimitState, Used
 from gateway.admission.pricer import NoPrices
 from gateway.api.gate import Gate
 from gateway.app import listening
@@ -346,11 +346,16 @@ class Answer(msgspec.Struct):
 
 
 @asynccontextmanager
-async def scripted_gateway(
-    *, model: wire.ModelCard | None = None, **settings: object
-) -> AsyncGenerator[ScriptedGateway]:
+async def scripted_services(
+    principals: ScriptedPrincipals,
+    limiter: Limiter,
+    dispatcher: ScriptedDispatcher,
+    *,
+    model: wire.ModelCard | None = None,
+    **settings: object,
+) -> AsyncGenerator[Services]:
+    """What a gateway's HTTP side stands on."""
     loaded = GatewaySettings(postgres_url=Secret(""), nats_url=Secret(""), **settings)
-    principals, limiter, dispatcher = ScriptedPrincipals(), ScriptedLimiter(), ScriptedDispatcher()
 
     async def register(_: wire.ModelCard, __: str) -> str:
         return MODEL_ID
@@ -370,7 +375,7 @@ async def scripted_gateway(
             wait_s=loaded.wait_s,
             run_s=loaded.run_s,
         )
-        services = Services(
+        yield Services(
             settings=loaded,
             principals=principals,
             catalog=catalog,
@@ -379,6 +384,16 @@ async def scripted_gateway(
             gate=Gate(loaded.requests_open_max),
             metrics=metrics,
         )
+
+
+@asynccontextmanager
+async def scripted_gateway(
+    *, model: wire.ModelCard | None = None, real_limiter: Limiter | None = None, **settings: object
+) -> AsyncGenerator[ScriptedGateway]:
+    """With `real_limiter`, the scripted one that tests ask has nothing to tell."""
+    principals, limiter, dispatcher = ScriptedPrincipals(), ScriptedLimiter(), ScriptedDispatcher()
+    used = real_limiter or limiter
+    async with scripted_services(principals, used, dispatcher, model=model, **settings) as services:
         port = free_port()
         async with listening(services, host="127.0.0.1", port=port) as server, aiohttp.ClientSession() as http:
             yield ScriptedGateway(
