@@ -9,7 +9,7 @@ from bench.errors import BenchError
 from bench.load import arrivals
 from bench.percentiles import Spread, spread
 from bench.tenant import Tenant
-from gateway.admission.limiter import Demand
+from gateway.admission.limiter import Demand, Used
 from gateway.admission.pg_limiter import PgLimiter
 from gateway.db import pools
 from gateway.errors import Unavailable
@@ -19,6 +19,7 @@ from shared.ids import uuid7
 RESERVED_TOKENS, USED_TOKENS = 300, 100
 WARM_DECISIONS = 20
 MARGIN_S = 60.0
+MODEL_ID = uuid7()
 
 
 class Decisions(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +56,7 @@ async def _decide(limiter: PgLimiter, tenant: Tenant) -> float | None:
         request_id=uuid7(),
         tenant_id=tenant.tenant_id,
         api_key_id=tenant.key_id,
-        requests=1,
+        model_id=MODEL_ID,
         tokens=RESERVED_TOKENS,
         limits=tenant.limits,
     )
@@ -65,5 +66,6 @@ async def _decide(limiter: PgLimiter, tenant: Tenant) -> float | None:
     except Unavailable:
         return None
     took_s = time.perf_counter() - start_s
-    await limiter.settle(demand.request_id, USED_TOKENS)
-    return None if decision.refused_by is not None or limiter.in_grace else took_s
+    limiter.started(demand.request_id)
+    await limiter.settle(demand.request_id, Used(USED_TOKENS))
+    return None if decision.refused is not None or limiter.in_grace else took_s

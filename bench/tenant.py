@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.admission.limiter import BucketLimit
+from gateway.admission.limiter import Limit
 from gateway.auth import keys, quotas
 from gateway.db import catalogue, engine, queries, usage
 from gateway.db.catalogue import Limits
@@ -28,7 +28,7 @@ class Tenant:
         self.key = key
         self.tenant_id: uuid.UUID = stored.tenant_id
         self.key_id: uuid.UUID = stored.key_id
-        self.limits: tuple[BucketLimit, ...] = quotas.limits(stored)
+        self.limits: tuple[Limit, ...] = quotas.limits(stored)
 
     async def bills(self, *, expected: int, seconds_max: float) -> int:
         """How many requests are billed: once they are `expected`, or when the time is over."""

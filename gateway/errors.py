@@ -11,7 +11,8 @@ GatewayError
 ├── Conflict                409  administration: the name is taken, or the same call is being served
 ├── BodyTooLarge            413
 ├── UnsupportedMedia        415  the body is declared to be something else than JSON
-├── RateLimited             429  a token bucket has not enough; `retry_after_ms` None means never
+├── RateLimited             429  a bucket or cap has not enough; `retry_after_ms` None means never
+├── BudgetExhausted         429  a budget of the day or month is spent: no use in trying again
 ├── QueueFull               429  too much of the tenant's or tier's waits already
 ├── ClientGone              499  the client hung up; nobody reads the answer, metrics and logs do
 ├── RequestFailed           500  the engine ended this request with an error
@@ -120,7 +121,7 @@ class UnsupportedMedia(GatewayError):
 
 
 class RateLimited(GatewayError):
-    """`kind` is the bucket that refused: requests or tokens."""
+    """`kind` is what there is too much of: requests or tokens."""
 
     status = 429
     code = "rate_limit_exceeded"
@@ -134,6 +135,16 @@ class RateLimited(GatewayError):
     @property
     def should_retry(self) -> bool | None:
         return self.retry_after_ms is not None
+
+
+class BudgetExhausted(GatewayError):
+    status = 429
+    type = "insufficient_quota"
+    code = "insufficient_quota"
+
+    @property
+    def should_retry(self) -> bool | None:
+        return False
 
 
 class QueueFull(GatewayError):

@@ -15,6 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from gateway.admission.admission import Admission
 from gateway.admission.catalog import Catalog
 from gateway.admission.pg_limiter import PgLimiter
+from gateway.admission.prices import PriceBook
 from gateway.api.gate import Gate
 from gateway.auth.principals import Principals
 from gateway.auth.uses import KeyUses
@@ -57,11 +58,13 @@ class Gateway:
         self._administration = engine.create(self._url, connections_max=ADMIN_CONNECTIONS_MAX)
         self._uses = KeyUses(self._engine)
         self._principals = Principals(self._engine, on_use=self._uses.note)
-        self._limiter = PgLimiter(self._hot, gateway_id=name)
+        self._limiter = PgLimiter(self._hot, gateway_id=name, budget_grace_s=settings.budget_grace_s)
         self._catalog = Catalog(self._register, self._threads)
         self._dispatcher = Dispatcher(settings.nats_url.reveal(), on_card=self._catalog.add, gateway_id=name)
         self._ledger = Ledger(self._dispatcher.bus, self._cold)
         self._counters = Counters(self._cold, self._dispatcher.fleet.last_beats)
+        self._prices = PriceBook(self._engine)
+        self._metrics = Metrics()
         self.services = Services(
             settings=settings,
             principals=self._principals,
@@ -70,10 +73,10 @@ class Gateway:
             admission=self._admission(name),
             dispatcher=self._dispatcher,
             gate=Gate(settings.requests_open_max, closed=True),
-            metrics=Metrics(),
+            metrics=self._metrics,
         )
-        self.services.metrics.watch_workers(self._dispatcher.fleet.states)
-        self.services.metrics.watch_ledger(self._ledger)
+        self._metrics.watch_workers(self._dispatcher.fleet.states)
+        self._metrics.watch_ledger(self._ledger)
 
     @asynccontextmanager
     async def storage(self) -> AsyncGenerator[None]:
@@ -83,7 +86,7 @@ class Gateway:
         except _FAULTS as error:
             logger.warning("postgres.away", error=repr(error))
         try:
-            async with self._hot, self._cold, self._uses, self._principals, self._limiter:
+            async with self._hot, self._cold, self._uses, self._principals, self._prices, self._limiter:
                 yield
         finally:
             await self._engine.dispose()
@@ -122,6 +125,8 @@ class Gateway:
             self._catalog,
             self._dispatcher.fleet,
             self._limiter,
+            self._prices,
+            self._metrics,
             gateway_id=name,
             default_output=self._settings.default_output,
             run_s=self._settings.run_s,

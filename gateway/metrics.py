@@ -36,6 +36,12 @@ class Metrics:
         self.itl = Histogram(
             "forebay_itl_seconds", "Between two deliveries of tokens", buckets=ITL_BUCKETS, registry=self.registry
         )
+        self.limits = Counter(
+            "forebay_limits_reached",
+            "Requests that a limit refused, or would have refused in shadow mode",
+            ["metric", "mode"],
+            registry=self.registry,
+        )
         self.streams_open = Gauge("forebay_streams_open", "Streaming answers being sent", registry=self.registry)
         self.requests_open = Gauge("forebay_requests_open", "Requests being served", registry=self.registry)
 

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from ipaddress import IPv4Network, IPv6Network
 from typing import Protocol
 
-from gateway.admission.limiter import BucketLimit
+from gateway.admission.limiter import Limit
 from gateway.db.queries import TierBounds
 from gateway.dispatch.report import FleetReport
 from gateway.dispatch.terms import Terms
@@ -46,9 +46,7 @@ class Principal(Protocol):
     @property
     def ignore_unknown_fields(self) -> bool: ...
     @property
-    def limits(self) -> tuple[BucketLimit, ...]: ...
-    @property
-    def context_max(self) -> int | None: ...
+    def limits(self) -> tuple[Limit, ...]: ...
 
 
 class Principals(Protocol):

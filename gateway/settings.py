@@ -26,6 +26,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     openapi: bool = True  # serve /openapi.json and /docs
     ledger: bool = True  # also write usage events into Postgres in this process
 
+    budget_grace_s: Seconds = 60  # without Postgres budgets are trusted so long, then requests under one get 503
     default_output: Positive = 2_048  # max_tokens where the client gives none, cut to the context
     body_bytes_max: Positive = 8 * 1024 * 1024
     body_s: Seconds = 30  # for the client to send its body

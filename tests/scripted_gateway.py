@@ -19,7 +19,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from gateway.admission.admission import Admission
 from gateway.admission.catalog import Catalog
-from gateway.admission.limiter import BucketLimit, BucketState, Decision, Demand
+from gateway.admission.limiter import Decision, Demand, Limit, Limiter, LimitState, Used
 from gateway.api.gate import Gate
 from gateway.app import listening
 from gateway.db import engine
@@ -94,8 +94,14 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     models: frozenset[uuid.UUID] | None = None
     networks: tuple[IPv4Network | IPv6Network, ...] | None = None
     ignore_unknown_fields: bool = False
-    limits: tuple[BucketLimit, ...] = ()
-    context_max: int | None = None
+    limits: tuple[Limit, ...] = ()
+
+
+class NoPrices:
+    """Implements `Pricer` for tests of everything but money."""
+
+    def ceiling_micro(self, model_id: uuid.UUID, plan_id: uuid.UUID, prompt_tokens: int, output_tokens: int) -> int:
+        return 0
 
 
 class ScriptedPrincipals:
@@ -115,15 +121,14 @@ class ScriptedLimiter:
 
     def __init__(self) -> None:
         self.decision = Decision(
-            refused_by=None,
-            retry_after_ms=None,
-            buckets=(
-                BucketState(metric="requests", limit=60, remaining=59, reset_ms=1_000),
-                BucketState(metric="tokens", limit=9_000, remaining=8_000, reset_ms=6_500),
-                BucketState(metric="tokens", limit=20_000, remaining=8_500, reset_ms=90_000),
+            states=(
+                LimitState(metric="requests", limit=60, remaining=59, reset_ms=1_000),
+                LimitState(metric="tokens", limit=9_000, remaining=8_000, reset_ms=6_500),
+                LimitState(metric="tokens", limit=20_000, remaining=8_500, reset_ms=90_000),
             ),
         )
         self.demands: list[Demand] = []
+        self.running: list[uuid.UUID] = []
         self.settled: list[tuple[uuid.UUID, int]] = []
         self.hold: asyncio.Event | None = None
 
@@ -133,8 +138,11 @@ class ScriptedLimiter:
             await self.hold.wait()
         return self.decision
 
-    async def settle(self, request_id: uuid.UUID, tokens_used: int) -> None:
-        self.settled.append((request_id, tokens_used))
+    def started(self, request_id: uuid.UUID) -> None:
+        self.running.append(request_id)
+
+    async def settle(self, request_id: uuid.UUID, used: Used) -> None:
+        self.settled.append((request_id, used.tokens))
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
@@ -360,12 +368,18 @@ class Answer(msgspec.Struct):
 
 
 @asynccontextmanager
-async def scripted_gateway(
-    *, model: wire.ModelCard | None = None, database_url: str = NO_DATABASE, **settings: object
-) -> AsyncGenerator[ScriptedGateway]:
+async def scripted_services(
+    principals: ScriptedPrincipals,
+    limiter: Limiter,
+    dispatcher: ScriptedDispatcher,
+    *,
+    model: wire.ModelCard | None = None,
+    database_url: str = NO_DATABASE,
+    **settings: object,
+) -> AsyncGenerator[Services]:
+    """What a gateway's HTTP side stands on."""
     loaded = GatewaySettings(postgres_url=Secret(""), nats_url=Secret(""), **settings)
     database = engine.create(database_url, connections_max=2)
-    principals, limiter, dispatcher = ScriptedPrincipals(), ScriptedLimiter(), ScriptedDispatcher()
 
     async def register(_: wire.ModelCard, __: str) -> str:
         return str(MODEL_ID)
@@ -373,15 +387,18 @@ async def scripted_gateway(
     with executor() as threads:
         catalog = Catalog(register, threads)
         await catalog.add("digest", model or card())
+        metrics = Metrics()
         admission = Admission(
             catalog,
             dispatcher.fleet,
             limiter,
+            NoPrices(),
+            metrics,
             gateway_id=dispatcher.gateway_id,
             default_output=loaded.default_output,
             run_s=loaded.run_s,
         )
-        services = Services(
+        yield Services(
             settings=loaded,
             principals=principals,
             database=database,
@@ -389,14 +406,24 @@ async def scripted_gateway(
             admission=admission,
             dispatcher=dispatcher,
             gate=Gate(loaded.requests_open_max),
-            metrics=Metrics(),
+            metrics=metrics,
         )
+    await database.dispose()
+
+
+@asynccontextmanager
+async def scripted_gateway(
+    *, model: wire.ModelCard | None = None, real_limiter: Limiter | None = None, **settings: object
+) -> AsyncGenerator[ScriptedGateway]:
+    """With `real_limiter`, the scripted one that tests ask has nothing to tell."""
+    principals, limiter, dispatcher = ScriptedPrincipals(), ScriptedLimiter(), ScriptedDispatcher()
+    used = real_limiter or limiter
+    async with scripted_services(principals, used, dispatcher, model=model, **settings) as services:
         port = free_port()
         async with listening(services, host="127.0.0.1", port=port) as server, aiohttp.ClientSession() as http:
             yield ScriptedGateway(
                 f"http://127.0.0.1:{port}", port, services, principals, limiter, dispatcher, http, server
             )
-    await database.dispose()
 
 
 @contextlib.contextmanager

@@ -11,11 +11,13 @@ import secrets
 import uuid
 from dataclasses import dataclass
 
-from gateway.admission import ratelimit
+from gateway.admission import ratelimit, sizes
 from gateway.admission.catalog import Catalog, ServedModel
 from gateway.admission.generation import Generation
-from gateway.admission.limiter import Demand, Limiter
-from gateway.errors import ContextTooLong, InvalidRequest, ModelNotFound, Unavailable
+from gateway.admission.limiter import NOTHING, Demand, Limiter, Metric, Used
+from gateway.admission.pricer import Pricer
+from gateway.errors import InvalidRequest, ModelNotFound, Unavailable
+from gateway.metrics import Metrics
 from gateway.seams import Fleet, Principal
 from shared import wire
 
@@ -26,6 +28,9 @@ SEED_BITS = 63
 
 @dataclass(slots=True, frozen=True)
 class Admitted:
+    request_id: uuid.UUID
+    model_id: uuid.UUID
+    plan_id: uuid.UUID
     job: wire.Job
     pool: str
     headers: dict[str, str]  # x-ratelimit-*, after the reservation
@@ -37,6 +42,8 @@ class Admission:
         catalog: Catalog,
         fleet: Fleet,
         limiter: Limiter,
+        pricer: Pricer,
+        metrics: Metrics,
         *,
         gateway_id: str,
         default_output: int,
@@ -45,6 +52,8 @@ class Admission:
         self._catalog = catalog
         self._fleet = fleet
         self._limiter = limiter
+        self._pricer = pricer
+        self._metrics = metrics
         self._gateway_id = gateway_id
         self._default_output = default_output
         self._run_ms = int(run_s * 1_000)
@@ -53,20 +62,28 @@ class Admission:
         self, principal: Principal, request_id: uuid.UUID, generation: Generation, *, wait_s: float
     ) -> Admitted:
         """Encode, check and reserve; `wait_s` is how long the job may lie in a queue. Raises ModelNotFound,
-        InvalidRequest, ContextTooLong, RateLimited, Unavailable.
+        InvalidRequest, ContextTooLong, RateLimited, BudgetExhausted, Unavailable.
         """
         model, pool = self._find(principal, generation.model)
         _check_ids(generation, model.card.vocab_size)
         prompts = await model.encoder.encode(generation)
-        max_tokens = self._output(principal, model, generation, max(map(len, prompts)))
+        model_id = uuid.UUID(model.id)
+        max_tokens = self._max_tokens(principal, model_id, model, generation, max(map(len, prompts)))
         _check_least(generation, max_tokens)
-        headers = await self._reserve(principal, request_id, prompts, generation.n, max_tokens)
+        output_tokens = len(prompts) * generation.n * max_tokens
+        headers = await self._reserve(principal, request_id, model_id, sum(map(len, prompts)), output_tokens)
         sampling = _sampling(generation, max_tokens)
         job = self._job(principal, request_id, model, prompts, n=generation.n, sampling=sampling, wait_s=wait_s)
-        return Admitted(job, pool, headers)
+        return Admitted(request_id, model_id, principal.plan_id, job, pool, headers)
 
-    async def settle(self, request_id: uuid.UUID, tokens_used: int) -> None:
-        await self._limiter.settle(request_id, tokens_used)
+    def started(self, admitted: Admitted) -> None:
+        """A worker has accepted it."""
+        self._limiter.started(admitted.request_id)
+
+    async def settle(self, admitted: Admitted, prompt_tokens: int, completion_tokens: int) -> None:
+        """What it used, prompts counted once; nothing at all if no worker accepted it."""
+        cost_micro = self._pricer.ceiling_micro(admitted.model_id, admitted.plan_id, prompt_tokens, completion_tokens)
+        await self._limiter.settle(admitted.request_id, Used(prompt_tokens + completion_tokens, cost_micro))
 
     def _find(self, principal: Principal, name: str) -> tuple[ServedModel, str]:
         """A model that the principal may not use is as if it did not exist."""
@@ -79,47 +96,46 @@ class Admission:
             raise Unavailable(f"No worker is ready for the model {_shown(name)}.", retry_after_ms=RETRY_AFTER_MS)
         raise ModelNotFound(f"The model {_shown(name)} does not exist or you have no access to it.", param="model")
 
-    def _output(self, principal: Principal, model: ServedModel, generation: Generation, prompt_tokens: int) -> int:
-        """How many tokens each choice may have: what was asked for, cut to the room that the prompt leaves. Raises
-        ContextTooLong for a prompt that leaves none, and for more than any prompt would leave.
-        """
-        limit = model.encoder.context_max
-        if principal.context_max is not None:
-            limit = min(limit, principal.context_max)
-        asked = generation.max_tokens
-        if prompt_tokens >= limit:
-            raise ContextTooLong(
-                f"The context limit is {limit} tokens, and the prompt alone has {prompt_tokens}.",
-                param=generation.prompt_param,
-            )
-        if asked is not None and asked > limit:
-            raise ContextTooLong(
-                f"The context limit is {limit} tokens, but {asked} were requested for the output alone.",
-                param=generation.max_tokens_param,
-            )
-        return min(self._default_output if asked is None else asked, limit - prompt_tokens)
+    def _max_tokens(
+        self, principal: Principal, model_id: uuid.UUID, model: ServedModel, generation: Generation, prompt_tokens: int
+    ) -> int:
+        """The output that each choice may have. Raises ContextTooLong, InvalidRequest."""
+        allowed = sizes.of(principal.limits, model_id, model.encoder.context_max)
+        max_tokens = allowed.output(generation, prompt_tokens, self._default_output)
+        for metric in allowed.missed(generation, prompt_tokens):
+            self._count(metric, "shadow")
+        return max_tokens
 
     async def _reserve(
-        self, principal: Principal, request_id: uuid.UUID, prompts: list[list[int]], n: int, max_tokens: int
+        self, principal: Principal, request_id: uuid.UUID, model_id: uuid.UUID, prompt_tokens: int, output_tokens: int
     ) -> dict[str, str]:
-        """Take the tokens out of every bucket; the headers that tell. Raises RateLimited, Unavailable."""
+        """Take the most that it can use from every limit; the headers that tell. Raises RateLimited, BudgetExhausted,
+        Unavailable.
+        """
         demand = Demand(
             request_id=request_id,
             tenant_id=principal.tenant_id,
             api_key_id=principal.key_id,
-            requests=1,
-            tokens=sum(map(len, prompts)) + len(prompts) * n * max_tokens,
-            limits=principal.limits,
+            model_id=model_id,
+            tokens=prompt_tokens + output_tokens,
+            cost_micro=self._pricer.ceiling_micro(model_id, principal.plan_id, prompt_tokens, output_tokens),
+            limits=tuple(limit for limit in principal.limits if limit.concerns(model_id)),
         )
         try:
             decision = await self._limiter.admit(demand)
         except BaseException:
             # It may have been decided without us hearing of it: an admission in doubt is given back.
-            await self._limiter.settle(request_id, 0)
+            await self._limiter.settle(request_id, NOTHING)
             raise
-        if decision.refused_by is not None:
+        for metric in decision.missed:
+            self._count(metric, "shadow")
+        if decision.refused is not None:
+            self._count(decision.refused.metric, "enforce")
             raise ratelimit.refusal(decision, demand)
         return ratelimit.headers(decision)
+
+    def _count(self, metric: Metric, mode: str) -> None:
+        self._metrics.limits.labels(metric, mode).inc()
 
     def _job(
         self,

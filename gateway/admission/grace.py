@@ -1,61 +1,83 @@
 """What a gateway grants while Postgres is away, and what it owes Postgres afterwards.
 
 A local share (limit / live gateways) that starts empty, so that an outage hands out no burst of its own. What was used
-of it is charged to the shared buckets on return: requests when admitted, tokens when settled.
+of it is charged to the shared buckets on return. Budgets cannot be checked here: they stay open for a grace time,
+then closed.
 """
 
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from gateway.admission import bucket
+from gateway.admission import bucket, claims
 from gateway.admission.bucket import Claim
-from gateway.admission.limiter import Decision, Demand
+from gateway.admission.limiter import BUDGETS, Decision, Demand, Used
 from gateway.admission.local_limiter import LocalLimiter
+from gateway.errors import Unavailable
 
 DEBTS_MAX = 100_000
+RETRY_AFTER_MS = 1_000
 
 
 class Grace:
-    def __init__(self, now_us: Callable[[], int]) -> None:
+    def __init__(self, now_us: Callable[[], int], *, budget_s: float) -> None:
         self._now_us = now_us
+        self._budget_us = int(budget_s * 1_000_000)
         self._limiter: LocalLimiter | None = None
-        self._admitted: dict[uuid.UUID, tuple[LocalLimiter, tuple[Claim, ...]]] = {}  # not settled yet
+        self._began_us = 0
+        self._admitted: dict[uuid.UUID, LocalLimiter] = {}  # not settled yet
         self._owed: dict[str, Claim] = {}  # by bucket; `amount` is what is owed
 
     @property
     def active(self) -> bool:
         return self._limiter is not None
 
-    def start(self, gateways: int) -> None:
+    def start(self, gateways: int, held: Iterable[tuple[Demand, bool]] = ()) -> None:
+        """`held`: this gateway's open requests, and whether each has started; they count towards its caps."""
         if self._limiter is None:
+            self._began_us = self._now_us()
             self._limiter = LocalLimiter(self._now_us, share=max(gateways, 1), starts_full=False)
+            for demand, started in held:
+                self._limiter.hold(demand, started=started)
 
     def stop(self) -> None:
         """New requests go to Postgres again. What was admitted here is still settled here."""
         self._limiter = None
 
     def admit(self, demand: Demand) -> Decision:
-        """Raises Unavailable for what a share can never grant."""
+        """Raises Unavailable for what a share can never grant, and for budgets once their grace time is over."""
         assert self._limiter is not None
+        if self._now_us() - self._began_us > self._budget_us and _budgets(demand):
+            raise Unavailable("Budgets cannot be checked at the moment.", retry_after_ms=RETRY_AFTER_MS)
         decision = self._limiter.decide(demand)
-        if decision.refused_by is None and demand.request_id not in self._admitted:
-            claims = () if bucket.blocked(demand) else bucket.claims(demand)
-            self._admitted[demand.request_id] = (self._limiter, claims)
-            self.owe(claim for claim in claims if not claim.refundable)
+        if decision.refused is None:
+            self._admitted.setdefault(demand.request_id, self._limiter)
         return decision
 
-    def settle(self, request_id: uuid.UUID, tokens_used: int) -> bool:
-        """Whether the request was admitted here; then its tokens are owed now."""
-        if request_id not in self._admitted:
+    def started(self, request_id: uuid.UUID) -> None:
+        limiter = self._admitted.get(request_id, self._limiter)
+        if limiter is not None:
+            limiter.started(request_id)
+
+    def settle(self, request_id: uuid.UUID, used: Used) -> bool:
+        """Whether the request was admitted here; then what it used is owed now."""
+        limiter = self._admitted.pop(request_id, None)
+        if limiter is None:
+            if self._limiter is not None:
+                self._limiter.close(request_id, used)
             return False
-        limiter, claims = self._admitted.pop(request_id)
-        limiter.close(request_id, tokens_used)
-        self.owe(replace(claim, amount=max(tokens_used, 0)) for claim in claims if claim.refundable)
+        reservation = limiter.close(request_id, used)
+        assert reservation is not None, "what is admitted is open until it is settled"
+        taken = {claim.key for claim in reservation.taken}  # of the share; what is owed, is owed to the whole bucket
+        for claim in claims.of(reservation.demand).buckets:
+            if claim.key in taken:
+                unused = bucket.unused(claim, used.tokens, started=reservation.started)
+                amount = max(used.tokens, 0) if claim.metric == "tokens" else claim.amount - unused
+                self.owe([replace(claim, amount=amount)])
         return True
 
-    def owe(self, claims: Iterable[Claim]) -> None:
-        for claim in claims:
+    def owe(self, debts: Iterable[Claim]) -> None:
+        for claim in debts:
             before = self._owed.get(claim.key)
             if before is None and len(self._owed) >= DEBTS_MAX:
                 continue
@@ -67,3 +89,7 @@ class Grace:
         """All that is owed, in key order, for the caller to pay; `owe` again what could not be paid."""
         owed, self._owed = self._owed, {}
         return [owed[key] for key in sorted(owed)]
+
+
+def _budgets(demand: Demand) -> bool:
+    return any(limit.metric in BUDGETS and limit.enforced and limit.allowed is not None for limit in demand.limits)

@@ -4,48 +4,105 @@ Null means unlimited and zero means none allowed; the two are answered before an
 """
 
 import uuid
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
-Metric = Literal["requests", "tokens"]
+Metric = Literal[
+    "requests",  # a minute: a bucket
+    "tokens",  # a minute: a bucket
+    "max_context",  # of one request: looked at before anything is reserved
+    "max_output",  # likewise
+    "concurrency",  # open requests, queued and running: a cap
+    "queued_requests",  # a cap
+    "queued_tokens",  # a cap
+    "day_tokens",  # a budget
+    "month_cost",  # a budget, in micro-units
+]
+
+BUCKETS: Final[tuple[Metric, ...]] = ("requests", "tokens")
+CAPS: Final[tuple[Metric, ...]] = ("concurrency", "queued_requests", "queued_tokens")
+BUDGETS: Final[tuple[Metric, ...]] = ("day_tokens", "month_cost")
+RESERVED: Final = (*BUCKETS, *CAPS, *BUDGETS)  # of what an admission takes its part
 
 
-class BucketLimit(msgspec.Struct, frozen=True, kw_only=True):
-    """A token bucket: refills `per_minute` a minute up to `burst`. `per_minute` None is unlimited, 0 is never."""
+class Limit(msgspec.Struct, frozen=True, kw_only=True):
+    """One quota as it holds for a key. `allowed` None is unlimited, 0 is never; for a bucket it is what comes back a
+    minute, up to `burst` (None: one minute's worth).
+    """
 
     metric: Metric
-    scope: str  # what the bucket belongs to, e.g. "tenant:<uuid>"; part of the row's key
-    per_minute: int | None
-    burst: int | None  # None: one minute's worth
+    tenant_id: uuid.UUID
+    key_id: uuid.UUID | None = None  # None: all keys of the tenant share it
+    model_id: uuid.UUID | None = None  # None: all models share it
+    allowed: int | None
+    burst: int | None = None
+    enforced: bool = True  # False is shadow mode: evaluated and counted, and nobody is refused
+
+    @property
+    def scope(self) -> str:
+        """What the limit belongs to; part of its bucket's key, and as `budget_scope` of the schema writes it."""
+        owner = f"tenant:{self.tenant_id}" if self.key_id is None else f"key:{self.key_id}"
+        return owner if self.model_id is None else f"{owner}/model:{self.model_id}"
+
+    def concerns(self, model_id: uuid.UUID) -> bool:
+        return self.model_id is None or self.model_id == model_id
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """What one request wants to reserve, over all of its buckets or none."""
+    """What one request wants to reserve, over all of its limits or none."""
 
     request_id: uuid.UUID
     tenant_id: uuid.UUID
     api_key_id: uuid.UUID
-    requests: int
+    model_id: uuid.UUID
     tokens: int  # prompts + prompts x n x max output
-    limits: tuple[BucketLimit, ...]
+    cost_micro: int = 0  # the most that it can cost
+    limits: tuple[Limit, ...]  # those that concern its model
+
+    def amount(self, metric: Metric) -> int:
+        if metric in {"tokens", "queued_tokens", "day_tokens"}:
+            return self.tokens
+        return self.cost_micro if metric == "month_cost" else 1
 
 
-class BucketState(msgspec.Struct, frozen=True, kw_only=True):
-    """One bucket after the decision. Never negative; `reset_ms` is the time until it is full again."""
+class Used(msgspec.Struct, frozen=True):
+    """What became of a reservation."""
+
+    tokens: int
+    cost_micro: int = 0
+
+
+NOTHING: Final = Used(0)
+
+
+class LimitState(msgspec.Struct, frozen=True, kw_only=True):
+    """One limit after the decision. Never negative; a bucket has a `burst`, and `reset_ms` until it is full again."""
 
     metric: Metric
     limit: int
     remaining: int
-    reset_ms: int
+    burst: int | None = None
+    reset_ms: int = 0
+
+    @property
+    def used(self) -> int:
+        return max((self.limit if self.burst is None else self.burst) - self.remaining, 0)
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """`refused_by` None means admitted. `retry_after_ms` None on a refusal means that it can never pass."""
+    """`refused` None means admitted; else the limit that keeps the request out the longest. `retry_after_ms` None on a
+    refusal means that waiting does not help. `missed` are limits in shadow mode that would have refused.
+    """
 
-    refused_by: Metric | None
-    retry_after_ms: int | None
-    buckets: tuple[BucketState, ...]
+    refused: LimitState | None = None
+    retry_after_ms: int | None = None
+    states: tuple[LimitState, ...] = ()
+    missed: tuple[Metric, ...] = ()
+
+    @property
+    def refused_by(self) -> Metric | None:
+        return None if self.refused is None else self.refused.metric
 
 
 class Limiter(Protocol):
@@ -55,8 +112,12 @@ class Limiter(Protocol):
         """
         ...
 
-    async def settle(self, request_id: uuid.UUID, tokens_used: int) -> None:
-        """Refund what was not used and close the reservation. Idempotent; never raises, waits at most 50 ms, and goes
-        on trying in the background after that.
+    def started(self, request_id: uuid.UUID) -> None:
+        """A worker has accepted it: it waits no longer. Idempotent; never raises and never waits."""
+        ...
+
+    async def settle(self, request_id: uuid.UUID, used: Used) -> None:
+        """Refund what was not used and close the reservation; of a request that used nothing and was never started,
+        everything. Idempotent; never raises, waits at most 50 ms, and goes on trying in the background after that.
         """
         ...

@@ -1,7 +1,7 @@
 """A limiter in this process's memory, on the same arithmetic as the one in Postgres.
 
 It is exact for one gateway. With `share` it grants one gateway's part of every limit, which is what stands in while
-Postgres is away. Knows nothing of Postgres.
+Postgres is away. Knows nothing of Postgres, and so nothing of budgets: what was spent is in the ledger alone.
 """
 
 import uuid
@@ -9,19 +9,23 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from gateway.admission import bucket
+from gateway.admission import bucket, claims
 from gateway.admission.bucket import Claim, Level
-from gateway.admission.limiter import BucketState, Decision, Demand
+from gateway.admission.cap import Cap
+from gateway.admission.claims import Claims, Verdict
+from gateway.admission.limiter import Decision, Demand, Used
 from gateway.errors import Unavailable
 
 BUCKETS_MAX = 100_000
 RETRY_AFTER_MS = 1_000
+LEASE_US = 15_000_000  # what a place that is taken is promised to be free after; nobody can know better
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class Reservation:
-    claims: tuple[Claim, ...]
-    tokens: int
+    demand: Demand
+    taken: tuple[Claim, ...]
+    started: bool = False
 
 
 class LocalLimiter:
@@ -35,53 +39,81 @@ class LocalLimiter:
         self._began_us = now_us()
         self._levels: OrderedDict[str, Level] = OrderedDict()  # least recently used first
         self._open: dict[uuid.UUID, Reservation] = {}
+        self._by_tenant: dict[uuid.UUID, set[uuid.UUID]] = {}
 
     async def admit(self, demand: Demand) -> Decision:
         return self.decide(demand)
 
-    async def settle(self, request_id: uuid.UUID, tokens_used: int) -> None:
-        self.close(request_id, tokens_used)
+    def started(self, request_id: uuid.UUID) -> None:
+        if request_id in self._open:
+            self._open[request_id].started = True
+
+    async def settle(self, request_id: uuid.UUID, used: Used) -> None:
+        self.close(request_id, used)
 
     def decide(self, demand: Demand) -> Decision:
         """`admit` without a loop. Raises Unavailable for what fits the limit but not the share of it."""
-        if metric := bucket.blocked(demand):
-            return never(metric)
-        whole = bucket.claims(demand)
-        wanted = tuple(self._part(claim) for claim in whole)
-        levels = [self._level(claim) for claim in wanted]
+        if limit := claims.blocked(demand):
+            return claims.never(limit)
+        whole = claims.of(demand)
+        wanted = self._part(whole)
+        levels = [self._level(claim) for claim in wanted.buckets]
+        held = [self._held(cap, demand) for cap in wanted.caps]
         now_us = self._now_us()
         if demand.request_id in self._open:
-            filled = [bucket.refill(level, claim, now_us) for level, claim in zip(levels, wanted, strict=True)]
-            return Decision(refused_by=None, retry_after_ms=None, buckets=_states(wanted, filled))
-        verdict = bucket.decide(levels, wanted, now_us)
-        buckets = _states(wanted, verdict.levels)
-        if verdict.refused is not None:
-            claim = whole[verdict.refused]
-            if verdict.retry_after_us is None and claim.amount <= claim.burst:
-                raise Unavailable("rate limits cannot be checked at the moment", retry_after_ms=RETRY_AFTER_MS)
-            return Decision(
-                refused_by=claim.metric, retry_after_ms=milliseconds(verdict.retry_after_us), buckets=buckets
+            filled = tuple(
+                bucket.refill(level, claim, now_us) for level, claim in zip(levels, wanted.buckets, strict=True)
             )
-        self._keep(wanted, verdict.levels)
-        self._open[demand.request_id] = Reservation(wanted, demand.tokens)
-        return Decision(refused_by=None, retry_after_ms=None, buckets=buckets)
+            return claims.told(wanted, Verdict(None, None, filled, tuple(held), ()))
+        verdict = claims.decide(wanted, levels, held, now_us, leases_us=LEASE_US)
+        if verdict.refused is None:
+            self._keep(wanted.buckets, verdict.levels)
+            self.hold(demand, _taken(wanted, verdict))
+        elif verdict.retry_after_us is None and _fits_alone(whole, verdict.refused):
+            raise Unavailable("Rate limits cannot be checked at the moment.", retry_after_ms=RETRY_AFTER_MS)
+        return claims.told(wanted, verdict)
 
-    def close(self, request_id: uuid.UUID, tokens_used: int) -> Reservation | None:
+    def hold(self, demand: Demand, taken: tuple[Claim, ...] = (), *, started: bool = False) -> None:
+        """Count a request that is open, whoever admitted it."""
+        self._open[demand.request_id] = Reservation(demand, taken, started)
+        self._by_tenant.setdefault(demand.tenant_id, set()).add(demand.request_id)
+
+    def close(self, request_id: uuid.UUID, used: Used) -> Reservation | None:
         """`settle` without a loop: the reservation that was open, None if there was none."""
         reservation = self._open.pop(request_id, None)
         if reservation is None:
             return None
-        unused = max(reservation.tokens - max(tokens_used, 0), 0)
-        refunded = tuple(claim for claim in reservation.claims if claim.refundable)
-        self._keep(refunded, tuple(bucket.refund(self._level(claim), claim, unused) for claim in refunded))
+        tenant_id = reservation.demand.tenant_id
+        self._by_tenant[tenant_id].discard(request_id)
+        if not self._by_tenant[tenant_id]:
+            del self._by_tenant[tenant_id]
+        for claim in reservation.taken:
+            unused = bucket.unused(claim, used.tokens, started=reservation.started)
+            self._keep((claim,), (bucket.refund(self._level(claim), claim, unused),))
         return reservation
 
-    def _part(self, claim: Claim) -> Claim:
-        return replace(
-            claim,
-            per_minute=max(claim.per_minute // self._share, 1),
-            burst=max(claim.burst // self._share, 1),
+    def _part(self, whole: Claims) -> Claims:
+        """This gateway's share. Of a cap that may be nothing, or all gateways together would go beyond it."""
+        share = self._share
+        return Claims(
+            tuple(
+                replace(claim, per_minute=max(claim.per_minute // share, 1), burst=max(claim.burst // share, 1))
+                for claim in whole.buckets
+            ),
+            tuple(replace(cap, allowed=cap.allowed // share) for cap in whole.caps if not cap.is_budget),
+            whole.barred,
         )
+
+    def _held(self, cap: Cap, demand: Demand) -> int:
+        """What the scope of `cap` holds: its open requests, or of those that wait, how many or how many tokens."""
+        held = 0
+        for request_id in self._by_tenant.get(demand.tenant_id, ()):
+            one = self._open[request_id]
+            if cap.metric != "concurrency" and one.started:
+                continue
+            if cap.limit.key_id in {None, one.demand.api_key_id} and cap.limit.concerns(one.demand.model_id):
+                held += one.demand.amount(cap.metric)
+        return held
 
     def _level(self, claim: Claim) -> Level:
         return self._levels.get(claim.key) or Level(
@@ -96,16 +128,13 @@ class LocalLimiter:
             self._levels.popitem(last=False)
 
 
-def never(metric: bucket.Metric) -> Decision:
-    """The answer to a limit of 0."""
-    nothing = BucketState(metric=metric, limit=0, remaining=0, reset_ms=0)
-    return Decision(refused_by=metric, retry_after_ms=None, buckets=(nothing,))
+def _taken(wanted: Claims, verdict: Verdict) -> tuple[Claim, ...]:
+    return tuple(claim for index, claim in enumerate(wanted.buckets) if index not in verdict.missed)
 
 
-def milliseconds(us: int | None) -> int | None:
-    """Rounded up, so that whoever waits that long is not too early."""
-    return None if us is None else -(-us // 1_000)
-
-
-def _states(wanted: tuple[Claim, ...], levels: "tuple[Level, ...] | list[Level]") -> tuple[BucketState, ...]:
-    return tuple(bucket.state(claim, level.units) for claim, level in zip(wanted, levels, strict=True))
+def _fits_alone(whole: Claims, index: int) -> bool:
+    """Whether the limit itself, undivided, could hold what is asked."""
+    if index < len(whole.buckets):
+        return whole.buckets[index].amount <= whole.buckets[index].burst
+    cap = [cap for cap in whole.caps if not cap.is_budget][index - len(whole.buckets)]
+    return cap.amount <= cap.allowed

@@ -1,23 +1,27 @@
-"""The limiter that is exact over any number of gateways: buckets and reservations in Postgres.
+"""The limiter that is exact over any number of gateways: buckets, caps, budgets and reservations in Postgres.
 
-One round trip an admission, one (batched) a settlement. While Postgres cannot decide, a local share does
+One round trip an admission, one (batched) a start and a settlement. While Postgres cannot decide, a local share does
 (`grace`). Every admission ends in exactly one refund: by `settle`, by the ledger, or, when this process dies, by the
-lease that nobody renews.
+lease that nobody renews. No clock of this process has a part in what Postgres decides.
 """
 
 import asyncio
 import contextlib
 import time
 import uuid
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
 import asyncpg
 
-from gateway.admission import bucket
+from gateway.admission import claims
+from gateway.admission.bucket import Level
+from gateway.admission.cap import AMOUNT_MAX
+from gateway.admission.claims import Claims, Verdict
 from gateway.admission.grace import Grace
-from gateway.admission.limiter import Decision, Demand
-from gateway.admission.local_limiter import milliseconds, never
+from gateway.admission.leases import LEASE_MS, Leases
+from gateway.admission.limiter import NOTHING, Decision, Demand, Used
 from gateway.admission.settling import Settling
 from gateway.db import pools
 from gateway.errors import Unavailable
@@ -25,31 +29,39 @@ from shared import log, tasks
 
 ADMIT_TIMEOUT_S: Final = 2.0
 SETTLE_WAIT_S: Final = 0.05
-LEASE_MS: Final = 15_000
 RENEW_S: Final = 5.0
 PROBE_S: Final = 0.5  # while Postgres is away
-UPKEEP_TIMEOUT_S: Final = 2.0
+DEBIT_TIMEOUT_S: Final = 2.0
 DRAIN_S: Final = 3.0
-EXPIRE_ROWS_MAX: Final = 1_000
 RETRY_AFTER_MS: Final = 1_000
 CONNECTIONS_KEPT: Final = 2  # for settlements and upkeep, whatever waits to be admitted
+BUDGET_GRACE_S: Final = 60.0
 
-_ADMIT = "SELECT * FROM admit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
-_RENEW = "SELECT renew_leases($1, $2, $3)"
-_EXPIRE = "SELECT expire_leases($1)"
+_ADMIT = "SELECT * FROM admit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)"
 _DEBIT = "SELECT debit_buckets($1, $2, $3, $4)"
+
+
+def monotonic_us() -> int:
+    return time.monotonic_ns() // 1_000
 
 
 class PgLimiter:
     """Implements `Limiter`; use with `async with`. `pool` is entered and left by the caller."""
 
-    def __init__(self, pool: asyncpg.Pool, *, gateway_id: str) -> None:
+    def __init__(
+        self,
+        pool: asyncpg.Pool,
+        *,
+        gateway_id: str,
+        budget_grace_s: float = BUDGET_GRACE_S,
+        now_us: Callable[[], int] = monotonic_us,
+    ) -> None:
         self._pool = pool
         self._gateway_id = gateway_id
         self._log = log.get("limiter")
         self._settling = Settling(pool)
-        self._grace = Grace(lambda: time.monotonic_ns() // 1_000)
-        self._open: set[uuid.UUID] = set()  # reserved in Postgres and not settled: whose leases to renew
+        self._leases = Leases(pool, gateway_id)
+        self._grace = Grace(now_us, budget_s=budget_grace_s)
         self._gateways = 1
         self._slots = asyncio.Semaphore(max(pool.get_max_size() - CONNECTIONS_KEPT, 1))
         self._upkeep_due = asyncio.Event()
@@ -77,8 +89,8 @@ class PgLimiter:
         """Raises Unavailable when Postgres does not answer in time, and while it is away for what a local share can
         never grant.
         """
-        if metric := bucket.blocked(demand):
-            return never(metric)
+        if limit := claims.blocked(demand):
+            return claims.never(limit)
         if not self._grace.active:
             try:
                 async with asyncio.timeout(ADMIT_TIMEOUT_S), self._slots:
@@ -94,52 +106,45 @@ class PgLimiter:
             except asyncio.CancelledError:
                 self._in_doubt(demand)
                 raise
-        return self._grace.admit(demand)
+        decision = self._grace.admit(demand)
+        if decision.refused is None:
+            self._leases.open(demand, None)
+        return decision
 
-    async def settle(self, request_id: uuid.UUID, tokens_used: int) -> None:
-        if self._grace.settle(request_id, tokens_used):
+    def started(self, request_id: uuid.UUID) -> None:
+        lease = self._leases.started(request_id)
+        self._grace.started(request_id)
+        if lease is not None and lease.epoch is not None:
+            self._settling.started(request_id)
+
+    async def settle(self, request_id: uuid.UUID, used: Used) -> None:
+        lease = self._leases.close(request_id)
+        if self._grace.settle(request_id, used):
             self._upkeep_due.set()
-        elif request_id in self._open:
-            self._open.remove(request_id)
-            await asyncio.wait([self._settling.put(request_id, tokens_used)], timeout=SETTLE_WAIT_S)
+        if lease is None or lease.epoch is None:
+            return
+        done = self._settling.put(request_id, used)
+        if not self._grace.active:
+            await asyncio.wait([done], timeout=SETTLE_WAIT_S)
 
     async def _admit(self, demand: Demand) -> Decision:
-        claims = bucket.claims(demand)
+        wanted = claims.of(demand)
         [row] = await pools.fetch(
-            self._pool,
-            _ADMIT,
-            demand.request_id,
-            demand.tenant_id,
-            demand.api_key_id,
-            self._gateway_id,
-            LEASE_MS,
-            min(demand.tokens, bucket.LIMIT_MAX),
-            [claim.key for claim in claims],
-            [claim.per_minute for claim in claims],
-            [claim.burst for claim in claims],
-            [claim.amount for claim in claims],
-            [claim.key for claim in claims if claim.refundable],
-            [claim.burst for claim in claims if claim.refundable],
-            timeout_s=ADMIT_TIMEOUT_S,
+            self._pool, _ADMIT, *_arguments(demand, wanted, self._gateway_id), timeout_s=ADMIT_TIMEOUT_S
         )
-        states = tuple(bucket.state(claim, units) for claim, units in zip(claims, row["levels"], strict=True))
-        if row["refused"] is None:
-            self._open.add(demand.request_id)
-            return Decision(refused_by=None, retry_after_ms=None, buckets=states)
-        return Decision(
-            refused_by=claims[row["refused"] - 1].metric,
-            retry_after_ms=milliseconds(row["retry_after_us"]),
-            buckets=states,
-        )
+        decision = claims.told(wanted, _verdict(row))
+        if decision.refused is None:
+            self._leases.open(demand, row["epoch"])
+        return decision
 
     def _in_doubt(self, demand: Demand) -> None:
         """It may have been reserved, and nobody will use it."""
-        self._settling.put(demand.request_id, 0)
+        self._settling.put(demand.request_id, NOTHING)
 
     def _lost(self, error: BaseException) -> None:
         if not self._grace.active:
             self._log.error("limiter.postgres_away", gateways=self._gateways, error=repr(error))
-            self._grace.start(self._gateways)
+            self._grace.start(self._gateways, [(lease.demand, lease.started) for lease in self._leases])
             self._upkeep_due.set()
 
     async def _keep_up(self) -> None:
@@ -156,11 +161,7 @@ class PgLimiter:
             self._upkeep_due.clear()
 
     async def _upkeep(self) -> None:
-        renewed = await pools.fetch(
-            self._pool, _RENEW, self._gateway_id, list(self._open), LEASE_MS, timeout_s=UPKEEP_TIMEOUT_S
-        )
-        self._gateways = renewed[0][0]
-        await pools.fetch(self._pool, _EXPIRE, EXPIRE_ROWS_MAX, timeout_s=UPKEEP_TIMEOUT_S)
+        self._gateways = await self._leases.renew()
         await self._pay()
         if self._grace.active:
             self._grace.stop()
@@ -178,8 +179,45 @@ class PgLimiter:
                 [claim.per_minute for claim in debts],
                 [claim.burst for claim in debts],
                 [claim.amount for claim in debts],
-                timeout_s=UPKEEP_TIMEOUT_S,
+                timeout_s=DEBIT_TIMEOUT_S,
             )
         except pools.AWAY:
             self._grace.owe(debts)
             raise
+
+
+def _arguments(demand: Demand, wanted: Claims, gateway_id: str) -> tuple[object, ...]:
+    """Those of the SQL function `admit`, in its order."""
+    buckets, caps = wanted.buckets, wanted.caps
+    return (
+        demand.request_id,
+        demand.tenant_id,
+        demand.api_key_id,
+        demand.model_id,
+        gateway_id,
+        LEASE_MS,
+        min(demand.tokens, AMOUNT_MAX),
+        min(demand.cost_micro, AMOUNT_MAX),
+        [claim.key for claim in buckets],
+        [claim.per_minute for claim in buckets],
+        [claim.burst for claim in buckets],
+        [claim.amount for claim in buckets],
+        [claim.enforced for claim in buckets],
+        [cap.metric for cap in caps],
+        [cap.limit.key_id is not None for cap in caps],
+        [cap.limit.model_id is not None for cap in caps],
+        [cap.allowed for cap in caps],
+        [cap.amount for cap in caps],
+        [cap.limit.enforced for cap in caps],
+    )
+
+
+def _verdict(row: asyncpg.Record) -> Verdict:
+    """What `admit` returned; it numbers limits from 1."""
+    return Verdict(
+        refused=None if row["refused"] is None else row["refused"] - 1,
+        retry_after_us=row["retry_after_us"],
+        levels=tuple(Level(units, 0) for units in row["levels"]),
+        held=tuple(row["held"]),
+        missed=tuple(index - 1 for index in row["missed"]),
+    )

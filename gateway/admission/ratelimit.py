@@ -1,36 +1,52 @@
 """How a limiter's decision is told to the client: `x-ratelimit-*` headers, and the refusal.
 
-For each metric the tightest bucket speaks. Durations are written as OpenAI writes them: `850ms`, `6.5s`, `1m30s`.
+For each metric the tightest bucket speaks, and the one that refused before all others. Durations are written as OpenAI
+writes them: `850ms`, `6.5s`, `1m30s`.
 """
 
-from gateway.admission.limiter import BucketState, Decision, Demand
-from gateway.errors import RateLimited
+from typing import Final
+
+from gateway.admission.limiter import BUDGETS, Decision, Demand, LimitState, Metric
+from gateway.errors import BudgetExhausted, GatewayError, RateLimited
+
+_NAMES: Final[dict[Metric, str]] = {
+    "requests": "requests per minute",
+    "tokens": "tokens per minute",
+    "concurrency": "concurrent requests",
+    "queued_requests": "queued requests",
+    "queued_tokens": "queued tokens",
+    "day_tokens": "tokens per day",
+    "month_cost": "cost per month, in millionths",
+}
 
 
 def headers(decision: Decision) -> dict[str, str]:
     told: dict[str, str] = {}
     for metric in ("requests", "tokens"):
-        if bucket := _tightest(decision, metric):
+        if bucket := _binding(decision, metric):
             told[f"x-ratelimit-limit-{metric}"] = str(bucket.limit)
             told[f"x-ratelimit-remaining-{metric}"] = str(bucket.remaining)
             told[f"x-ratelimit-reset-{metric}"] = duration(bucket.reset_ms)
     return told
 
 
-def refusal(decision: Decision, demand: Demand) -> RateLimited:
+def refusal(decision: Decision, demand: Demand) -> GatewayError:
     """The error of a refused `decision`."""
-    metric = decision.refused_by
-    assert metric is not None
-    bucket = _tightest(decision, metric)
-    wanted = demand.tokens if metric == "tokens" else demand.requests
-    room = f" Limit {bucket.limit}, remaining {bucket.remaining}, requested {wanted}." if bucket else ""
+    state = decision.refused
+    assert state is not None
+    asked = demand.amount(state.metric)
+    numbers = f"Limit {state.limit}{_burst(state)}, used {state.used}, requested {asked}."
+    if state.metric in BUDGETS:
+        return BudgetExhausted(
+            f"You exceeded your current quota on {_NAMES[state.metric]}. {numbers}", headers=headers(decision)
+        )
     if decision.retry_after_ms is None:
-        advice = " The request is larger than the limit and can never pass."
+        advice = "The request is larger than the limit and can never pass."
     else:
-        advice = f" Try again in {duration(decision.retry_after_ms)}."
+        advice = f"Try again in {duration(decision.retry_after_ms)}."
     return RateLimited(
-        f"Rate limit reached on {metric} per minute.{room}{advice}",
-        kind=metric,
+        f"Rate limit reached on {_NAMES[state.metric]}. {numbers} {advice}",
+        kind="tokens" if state.metric in {"tokens", "queued_tokens"} else "requests",
         retry_after_ms=decision.retry_after_ms,
         headers=headers(decision),
     )
@@ -48,9 +64,15 @@ def duration(ms: int) -> str:
     return f"{hours}h{minutes}m{seconds}" if hours else f"{minutes}m{seconds}"
 
 
-def _tightest(decision: Decision, metric: str) -> BucketState | None:
+def _binding(decision: Decision, metric: Metric) -> LimitState | None:
+    if decision.refused_by == metric:
+        return decision.refused
     return min(
-        (bucket for bucket in decision.buckets if bucket.metric == metric),
-        key=lambda bucket: bucket.remaining,
+        (state for state in decision.states if state.metric == metric),
+        key=lambda state: state.remaining,
         default=None,
     )
+
+
+def _burst(state: LimitState) -> str:
+    return "" if state.burst in {None, state.limit} else f" (burst {state.burst})"

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
 from time import monotonic
 from typing import Self
-from uuid import UUID
 
 from gateway.admission.admission import Admission, Admitted
 from gateway.dispatch.terms import Terms
@@ -59,11 +58,17 @@ class Exchange:
 
     @property
     def tokens_used(self) -> int:
-        return 0 if self._stream is None else self._stream.prompt_tokens + self._stream.completion_tokens
+        return sum(self._used)
+
+    @property
+    def _used(self) -> tuple[int, int]:
+        """Prompt and completion; nothing as long as no worker has accepted."""
+        return (0, 0) if self._stream is None else (self._stream.prompt_tokens, self._stream.completion_tokens)
 
     async def __aenter__(self) -> Self:
         try:
             self._stream = await self._stack.enter_async_context(self._open)
+            self._admission.started(self._admitted)
             self._chunks = aiter(self._stream)
             with suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_CHUNK_S):
@@ -106,7 +111,7 @@ class Exchange:
         finally:
             if not self._settled:
                 self._settled = True
-                await self._admission.settle(UUID(self._admitted.job.request), self.tokens_used)
+                await self._admission.settle(self._admitted, *self._used)
 
     async def _next(self) -> list[wire.Chunk]:
         """The next chunks; empty after the last."""

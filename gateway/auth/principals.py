@@ -18,7 +18,7 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.admission.limiter import BucketLimit
+from gateway.admission.limiter import Limit
 from gateway.auth import authorization, keys, quotas
 from gateway.auth.cache import KeyCache
 from gateway.auth.changes import Changes
@@ -57,8 +57,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     models: frozenset[uuid.UUID] | None  # those that it may use; None: all
     networks: tuple[IPv4Network | IPv6Network, ...] | None  # those that it may be used from; None: all
     ignore_unknown_fields: bool  # the tenant's wish for the bodies of its requests
-    limits: tuple[BucketLimit, ...]
-    context_max: int | None  # tokens, prompt + output; None: the model's
+    limits: tuple[Limit, ...]
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -190,5 +189,4 @@ def principal(stored: StoredKey) -> Principal:
         networks=stored.networks,
         ignore_unknown_fields=stored.ignore_unknown_fields,
         limits=quotas.limits(stored),
-        context_max=quotas.context_max(stored),
     )

@@ -22,9 +22,11 @@ from shared.ids import uuid7
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
     """`allowed` None is unlimited, 0 is none; `burst` None is one minute's worth."""
 
-    metric: str  # rpm, tpm, max_context
+    metric: str
     allowed: int | None
     burst: int | None
+    model_id: uuid.UUID | None = None  # None: every model
+    mode: str = "enforce"
 
 
 class TierBounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +124,13 @@ async def find_key(engine: AsyncEngine, public_id: str) -> StoredKey | None:
 
     def of(column: str) -> tuple[Quota, ...]:
         return tuple(
-            Quota(metric=quota.metric, allowed=quota.allowed, burst=quota.burst)
+            Quota(
+                metric=quota.metric,
+                allowed=quota.allowed,
+                burst=quota.burst,
+                model_id=quota.model_id,
+                mode=quota.mode,
+            )
             for quota in found
             if getattr(quota, column) is not None
         )

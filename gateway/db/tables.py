@@ -103,9 +103,11 @@ quotas: Final = Table(
     Column("plan_id", Uuid),
     Column("tenant_id", Uuid),
     Column("api_key_id", Uuid),
+    Column("model_id", Uuid),
     Column("metric", Text, nullable=False),
     Column("allowed", BigInteger),
     Column("burst", BigInteger),
+    Column("mode", Text, nullable=False),
     Column("created_at", _Timestamp, nullable=False),
 )
 

@@ -67,6 +67,7 @@ _INSERT: Final = (  # made of our own column names
     " ON CONFLICT (request_id, attempt, occurred_at) DO NOTHING"
     f" RETURNING {', '.join(Charge.__struct_fields__)}"
 )
+_SPEND: Final = "SELECT spend($1, $2, $3, $4, $5, $6)"
 _CLOSE: Final = "SELECT close_reservations($1, $2)"
 _REJECT: Final = "INSERT INTO usage_rejected (digest, payload, reason) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
 
@@ -98,6 +99,7 @@ class Writer:
         async with self._pool.acquire(timeout=STATEMENT_TIMEOUT_S) as connection:
             await connection.execute("SELECT make_usage_partitions($1)", PARTITIONS_DAYS, timeout=STATEMENT_TIMEOUT_S)
             await connection.execute("SELECT prune_config_changes()", timeout=STATEMENT_TIMEOUT_S)
+            await connection.execute("SELECT prune_budget_state()", timeout=STATEMENT_TIMEOUT_S)
 
     async def _write(self, events: list[tuple[Row, bytes]]) -> None:
         if not events:
@@ -116,6 +118,8 @@ class Writer:
         final = [row for row in batch if row.final]
         async with self._pool.acquire(timeout=STATEMENT_TIMEOUT_S) as connection, connection.transaction():
             charges = await _insert(connection, batch)
+            if charges:
+                await connection.execute(_SPEND, *_spent(charges), timeout=STATEMENT_TIMEOUT_S)
             if final:
                 await connection.execute(
                     _CLOSE,
@@ -134,6 +138,18 @@ class Writer:
             )
         self.rejected_total += 1
         self._log.error("ledger.rejected", reason=reason, bytes=len(payload))
+
+
+def _spent(charges: list[Charge]) -> list[list[object]]:
+    """The columns of `spend`."""
+    return [
+        [charge.tenant_id for charge in charges],
+        [charge.api_key_id for charge in charges],
+        [charge.model_id for charge in charges],
+        [charge.occurred_at for charge in charges],
+        [charge.prompt_tokens + charge.completion_tokens for charge in charges],
+        [charge.cost_micro or 0 for charge in charges],
+    ]
 
 
 async def _insert(connection: PoolConnectionProxy, batch: list[Row]) -> list[Charge]:

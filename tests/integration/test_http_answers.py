@@ -3,19 +3,20 @@
 import uuid
 from collections.abc import AsyncIterator
 
-import msgspec
 import openai
 import pytest
 
-from gateway.admission.limiter import BucketState, Decision
+from gateway.admission.limiter import Decision, LimitState
 from gateway.errors import DeadlineExceeded, GatewayError, QueueFull, Unavailable, WorkerLost
 from shared import wire
+from tests.demands import limit
 from tests.scripted_gateway import (
     AUTH,
     CONTEXT,
     KEY,
     MODEL,
     MODEL_ID,
+    Caller,
     Play,
     ScriptedGateway,
     chat_prompt_tokens,
@@ -250,7 +251,7 @@ async def test_a_prompt_over_the_context(gateway: ScriptedGateway) -> None:
 
 
 async def test_a_tenants_own_context_limit(gateway: ScriptedGateway) -> None:
-    gateway.principals.callers[KEY] = msgspec.structs.replace(gateway.principals.callers[KEY], context_max=50)
+    gateway.principals.callers[KEY] = Caller(limits=(limit("max_context", 50), limit("max_context", 500)))
     assert (await gateway.post(COMPLETIONS, {"model": MODEL, "prompt": "x" * 50})).status == 400
     await gateway.post(COMPLETIONS, {"model": MODEL, "prompt": "x" * 40})
     assert gateway.play.job.sampling.max_tokens == 10
@@ -272,8 +273,8 @@ async def test_rate_limit_headers(gateway: ScriptedGateway) -> None:
 async def test_a_refusal_by_a_limit(
     gateway: ScriptedGateway, stream: bool, wait_ms: int | None, seconds: str | None, retry: str
 ) -> None:
-    bucket = BucketState(metric="tokens", limit=100, remaining=20, reset_ms=48_000)
-    gateway.limiter.decision = Decision(refused_by="tokens", retry_after_ms=wait_ms, buckets=(bucket,))
+    bucket = LimitState(metric="tokens", limit=100, remaining=20, reset_ms=48_000)
+    gateway.limiter.decision = Decision(refused=bucket, retry_after_ms=wait_ms, states=(bucket,))
     answer = await gateway.post(CHAT, {**ASK, "stream": stream})
     assert answer.status == 429
     assert (answer.error["code"], answer.error["type"]) == ("rate_limit_exceeded", "tokens")

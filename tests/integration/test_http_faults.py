@@ -6,7 +6,7 @@ import msgspec
 import openai
 import pytest
 
-from gateway.admission.limiter import Decision
+from gateway.admission.limiter import Decision, LimitState
 from gateway.errors import DeadlineExceeded, QueueFull, RequestFailed, Unavailable, WorkerLost
 from tests.scripted_gateway import (
     ADMIN_KEY,
@@ -49,7 +49,9 @@ async def test_errors_as_the_official_client_sees_them(gateway: ScriptedGateway,
         await client.with_options(api_key="nope").models.list()
     with pytest.raises(openai.PermissionDeniedError):
         await client.with_options(api_key=ADMIN_KEY).chat.completions.create(model=MODEL, messages=messages)
-    gateway.limiter.decision = Decision(refused_by="requests", retry_after_ms=1_000, buckets=())
+    gateway.limiter.decision = Decision(
+        refused=LimitState(metric="requests", limit=1, remaining=0), retry_after_ms=1_000
+    )
     with pytest.raises(openai.RateLimitError) as limited:
         await client.chat.completions.create(model=MODEL, messages=messages)
     assert limited.value.type == "requests"

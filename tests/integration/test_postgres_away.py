@@ -3,14 +3,13 @@
 import asyncio
 import contextlib
 import datetime as dt
-import uuid
 from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
 
 from gateway.admission.bucket import UNITS
-from gateway.admission.limiter import BucketLimit, Decision, Demand
+from gateway.admission.limiter import Decision, Demand, Limit, Used
 from gateway.admission.pg_limiter import PgLimiter
 from gateway.auth import keys
 from gateway.auth.principals import Principals
@@ -18,6 +17,8 @@ from gateway.db import catalogue, engine, pools
 from gateway.db.catalogue import Limits
 from gateway.errors import InvalidKey, Unavailable
 from gateway.ledger.writer import Writer
+from tests.demands import TENANT, limit
+from tests.demands import demand as demand_of
 from tests.proxy import Proxy, through_proxy
 
 TPM = 60_000  # 1,000 a second
@@ -50,18 +51,8 @@ async def sql(database_url: str) -> AsyncIterator[asyncpg.Connection]:
     await connection.close()
 
 
-def demand(tokens: int) -> Demand:
-    return Demand(
-        request_id=uuid.uuid4(),
-        tenant_id=uuid.uuid4(),
-        api_key_id=uuid.uuid4(),
-        requests=1,
-        tokens=tokens,
-        limits=(
-            BucketLimit(metric="tokens", scope="tenant:t", per_minute=TPM, burst=None),
-            BucketLimit(metric="requests", scope="tenant:t", per_minute=TPM, burst=None),
-        ),
-    )
+def demand(tokens: int, *more: Limit) -> Demand:
+    return demand_of(limit("tokens", TPM), limit("requests", TPM), *more, tokens=tokens)
 
 
 async def until_grace(limiter: PgLimiter, expected: bool) -> None:
@@ -101,8 +92,8 @@ async def test_a_cut_is_bridged_by_a_share_that_is_charged_on_return(
     assert limiter.in_grace
     assert refused.retry_after_ms is not None
     settled, still_open = await admit_in_grace(limiter, 400), await admit_in_grace(limiter, 300)
-    await limiter.settle(settled.request_id, 100)
-    await limiter.settle(before.request_id, 50)
+    await limiter.settle(settled.request_id, Used(100))
+    await limiter.settle(before.request_id, Used(50))
     await sql.execute("UPDATE limiter_state SET level = 10 * $1, at_us = clock_us() + 10^12::bigint", UNITS)
     await sql.execute("ALTER FUNCTION debit_buckets RENAME TO elsewhere")
     await proxy.listen()
@@ -111,15 +102,19 @@ async def test_a_cut_is_bridged_by_a_share_that_is_charged_on_return(
     assert limiter.in_grace
     await sql.execute("ALTER FUNCTION elsewhere RENAME TO debit_buckets")
     await until_grace(limiter, False)
-    await limiter.settle(still_open.request_id, 200)
+    held = await sql.fetch("SELECT request_id, state FROM inflight WHERE state <> 'settled'")
+    assert [tuple(row) for row in held] == [(still_open.request_id, "queued")]  # it counts from now on
+    await limiter.settle(still_open.request_id, Used(200))
 
     async def level(metric: str) -> float:
-        return await sql.fetchval("SELECT level FROM limiter_state WHERE key = $1", f"tenant:t/{metric}") / UNITS
+        return await sql.fetchval("SELECT level FROM limiter_state WHERE key = $1", f"tenant:{TENANT}/{metric}") / UNITS
 
     async with asyncio.timeout(20):
         while await level("tokens") != 10 - 100 - 200 + (500 - 50):
             await asyncio.sleep(0.02)
-    assert await level("requests") == 10 - 2
+    async with asyncio.timeout(20):
+        while await level("requests") != 10 - 2:
+            await asyncio.sleep(0.02)
     assert await sql.fetchval("SELECT state FROM inflight WHERE request_id = $1", before.request_id) == "settled"
 
 
@@ -137,7 +132,7 @@ async def test_the_share_is_divided_by_the_live_gateways(
     with pytest.raises(Unavailable):
         await limiter.admit(demand(TPM // 4 + 1))
     decision = await limiter.admit(demand(TPM // 4))
-    assert (decision.refused_by, [state.limit for state in decision.buckets]) == ("tokens", [TPM // 4, TPM // 4])
+    assert (decision.refused_by, [state.limit for state in decision.states]) == ("tokens", [TPM // 4, TPM // 4])
 
 
 async def test_a_frozen_server_is_found_out_and_bridged(limiter: PgLimiter, proxy: Proxy) -> None:
@@ -202,7 +197,7 @@ async def test_settlements_wait_for_postgres_and_do_not_hold_up_the_answer(
     await limiter.admit(one)
     await proxy.cut()
     async with asyncio.timeout(5):
-        await limiter.settle(one.request_id, 1)
+        await limiter.settle(one.request_id, Used(1))
     await proxy.listen()
     async with asyncio.timeout(20):
         while await sql.fetchval("SELECT state FROM inflight") != "settled":

@@ -81,7 +81,7 @@ async def test_a_key_resolves_to_its_tenant_plan_and_limits(database: AsyncEngin
     assert (principal.tenant, principal.plan, principal.tier) == ("acme", "standard", 1)
     assert principal.scopes == {"inference"}
     assert principal.public_id in key
-    assert {(limit.metric, limit.per_minute, limit.burst) for limit in principal.limits} == {
+    assert {(limit.metric, limit.allowed, limit.burst) for limit in principal.limits} == {
         ("requests", 60, None),
         ("tokens", 1_000, None),
     }

@@ -1,28 +1,15 @@
-import uuid
 from dataclasses import replace
 
 import pytest
 
 from gateway.admission import bucket
 from gateway.admission.bucket import LIMIT_MAX, UNITS, Claim, Level
-from gateway.admission.limiter import BucketLimit, Demand
 
 MINUTE_US = 60_000_000
 
 
 def claim(per_minute: int = 60, burst: int = 60, amount: int = 1, key: str = "t/tokens") -> Claim:
     return Claim(key, "tokens", per_minute, burst, amount)
-
-
-def demand(*limits: BucketLimit, tokens: int = 10) -> Demand:
-    return Demand(
-        request_id=uuid.uuid4(),
-        tenant_id=uuid.uuid4(),
-        api_key_id=uuid.uuid4(),
-        requests=1,
-        tokens=tokens,
-        limits=limits,
-    )
 
 
 def test_refill_is_exact_at_rates_that_do_not_divide_a_minute() -> None:
@@ -49,31 +36,15 @@ def test_a_lowered_burst_cuts_the_level() -> None:
 
 
 def test_more_than_the_burst_can_never_pass() -> None:
-    verdict = bucket.decide([Level(60 * UNITS, 0)], [claim(amount=61)], 0)
-    assert verdict.refused == 0
-    assert verdict.retry_after_us is None
+    assert bucket.wait_us(Level(60 * UNITS, 0), claim(amount=61)) is None
 
 
 def test_the_wait_is_exactly_what_is_missing() -> None:
     one = claim(per_minute=7, burst=7, amount=5)
-    verdict = bucket.decide([Level(2 * UNITS, 0)], [one], 0)
-    assert verdict.retry_after_us is not None
-    early, punctual = verdict.retry_after_us - 1, verdict.retry_after_us
-    assert bucket.decide([Level(2 * UNITS, 0)], [one], early).refused == 0
-    assert bucket.decide([Level(2 * UNITS, 0)], [one], punctual).refused is None
-
-
-def test_the_bucket_with_the_longest_wait_speaks() -> None:
-    slow = claim(per_minute=1, burst=10, amount=5, key="b")
-    fast = claim(per_minute=600, burst=10, amount=5, key="a")
-    assert bucket.decide([Level(0, 0), Level(0, 0)], [fast, slow], 0).refused == 1
-
-
-def test_a_refusal_takes_nothing_from_any_bucket() -> None:
-    plenty, empty = Level(60 * UNITS, 0), Level(0, 0)
-    verdict = bucket.decide([plenty, empty], [claim(key="a"), claim(key="b")], 0)
-    assert verdict.refused == 1
-    assert verdict.levels == (plenty, empty)
+    wait_us = bucket.wait_us(Level(2 * UNITS, 0), one)
+    assert wait_us is not None
+    assert not bucket.fits(bucket.refill(Level(2 * UNITS, 0), one, wait_us - 1), one)
+    assert bucket.fits(bucket.refill(Level(2 * UNITS, 0), one, wait_us), one)
 
 
 def test_a_refund_never_lowers_a_bucket_whose_limit_was_raised() -> None:
@@ -88,31 +59,14 @@ def test_debt_is_bounded_by_one_burst() -> None:
     assert bucket.debit(Level(0, 0), claim(burst=10), 1_000, 0).units == -10 * UNITS
 
 
-def test_claims_are_in_key_order_and_leave_out_what_is_unlimited() -> None:
-    asked = demand(
-        BucketLimit(metric="tokens", scope="tenant:b", per_minute=5, burst=None),
-        BucketLimit(metric="requests", scope="tenant:b", per_minute=7, burst=9),
-        BucketLimit(metric="tokens", scope="key:a", per_minute=None, burst=None),
-        tokens=33,
-    )
-    requests, tokens = bucket.claims(asked)
-    assert requests == Claim("tenant:b/requests", "requests", 7, 9, 1)
-    assert tokens == Claim("tenant:b/tokens", "tokens", 5, 5, 33)
-    assert tokens.refundable
-    assert not requests.refundable
-
-
-def test_zero_blocks_and_null_does_not() -> None:
-    zero = BucketLimit(metric="tokens", scope="t", per_minute=0, burst=None)
-    unlimited = BucketLimit(metric="requests", scope="t", per_minute=None, burst=None)
-    assert bucket.blocked(demand(unlimited, zero)) == "tokens"
-    assert bucket.blocked(demand(unlimited)) is None
-
-
-def test_two_limits_on_one_bucket_are_a_fault_of_ours() -> None:
-    limit = BucketLimit(metric="tokens", scope="t", per_minute=5, burst=None)
-    with pytest.raises(AssertionError):
-        bucket.claims(demand(limit, limit))
+@pytest.mark.parametrize(
+    ("tokens_used", "started", "tokens", "requests"),
+    [(0, False, 9, 9), (0, True, 9, 0), (4, False, 5, 0), (4, True, 5, 0), (12, True, 0, 0), (-3, True, 9, 0)],
+)
+def test_what_goes_back(tokens_used: int, started: bool, tokens: int, requests: int) -> None:
+    one = claim(amount=9)
+    assert bucket.unused(one, tokens_used, started=started) == tokens
+    assert bucket.unused(replace(one, metric="requests"), tokens_used, started=started) == requests
 
 
 def test_state_is_what_a_client_may_rely_on() -> None:

@@ -1,21 +1,13 @@
-import uuid
-
 import pytest
 
 from gateway.admission import ratelimit
-from gateway.admission.limiter import BucketState, Decision, Demand
+from gateway.admission.limiter import Decision, LimitState, Metric
+from tests.demands import demand
 
-DEMAND = Demand(
-    request_id=uuid.UUID(int=1),
-    tenant_id=uuid.UUID(int=2),
-    api_key_id=uuid.UUID(int=3),
-    requests=1,
-    tokens=80,
-    limits=(),
-)
-TOKENS = BucketState(metric="tokens", limit=100, remaining=20, reset_ms=48_000)
-WIDER = BucketState(metric="tokens", limit=90, remaining=30, reset_ms=1)
-REQUESTS = BucketState(metric="requests", limit=60, remaining=59, reset_ms=1_000)
+DEMAND = demand(tokens=80, cost_micro=7_000)
+TOKENS = LimitState(metric="tokens", limit=100, remaining=20, reset_ms=48_000)
+WIDER = LimitState(metric="tokens", limit=90, remaining=30, reset_ms=1)
+REQUESTS = LimitState(metric="requests", limit=60, remaining=59, reset_ms=1_000)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +28,7 @@ def test_durations(ms: int, text: str) -> None:
 
 
 def test_the_tightest_bucket_speaks() -> None:
-    headers = ratelimit.headers(Decision(refused_by=None, retry_after_ms=None, buckets=(WIDER, TOKENS, REQUESTS)))
+    headers = ratelimit.headers(Decision(states=(WIDER, TOKENS, REQUESTS)))
     assert headers == {
         "x-ratelimit-limit-tokens": "100",
         "x-ratelimit-remaining-tokens": "20",
@@ -47,19 +39,57 @@ def test_the_tightest_bucket_speaks() -> None:
     }
 
 
+def test_the_bucket_that_refused_speaks_before_a_tighter_one() -> None:
+    headers = ratelimit.headers(Decision(refused=WIDER, retry_after_ms=1, states=(WIDER, TOKENS)))
+    assert headers["x-ratelimit-limit-tokens"] == "90"
+
+
 def test_without_buckets_there_is_nothing_to_tell() -> None:
-    assert ratelimit.headers(Decision(refused_by=None, retry_after_ms=None, buckets=())) == {}
+    held = LimitState(metric="concurrency", limit=3, remaining=1)
+    assert ratelimit.headers(Decision(states=(held,))) == {}
 
 
-def test_a_refusal_names_the_limit_the_rest_and_the_wait() -> None:
-    error = ratelimit.refusal(Decision(refused_by="tokens", retry_after_ms=36_000, buckets=(TOKENS, REQUESTS)), DEMAND)
+def test_a_refusal_names_the_limit_what_is_used_what_was_asked_and_the_wait() -> None:
+    error = ratelimit.refusal(Decision(refused=TOKENS, retry_after_ms=36_000, states=(TOKENS, REQUESTS)), DEMAND)
     assert (error.status, error.type, error.code) == (429, "tokens", "rate_limit_exceeded")
     assert (error.retry_after_ms, error.should_retry) == (36_000, True)
-    for told in ("100", "20", "80", "36s"):
-        assert told in error.message
+    assert "tokens per minute. Limit 100, used 80, requested 80. Try again in 36s." in error.message
+
+
+def test_a_burst_is_told_where_it_is_not_the_limit() -> None:
+    state = LimitState(metric="tokens", limit=100, burst=300, remaining=20, reset_ms=1)
+    assert (
+        "Limit 100 (burst 300), used 280, requested 80."
+        in ratelimit.refusal(Decision(refused=state, retry_after_ms=1), DEMAND).message
+    )
+
+
+@pytest.mark.parametrize(
+    ("metric", "kind", "numbers"),
+    [
+        ("concurrency", "requests", "concurrent requests. Limit 3, used 3, requested 1."),
+        ("queued_requests", "requests", "queued requests. Limit 3, used 3, requested 1."),
+        ("queued_tokens", "tokens", "queued tokens. Limit 3, used 3, requested 80."),
+    ],
+)
+def test_a_cap_that_is_full(metric: Metric, kind: str, numbers: str) -> None:
+    state = LimitState(metric=metric, limit=3, remaining=0)
+    error = ratelimit.refusal(Decision(refused=state, retry_after_ms=9_000, states=(state,)), DEMAND)
+    assert (error.status, error.type, error.code, error.should_retry) == (429, kind, "rate_limit_exceeded", True)
+    assert numbers in error.message
+
+
+@pytest.mark.parametrize(("metric", "asked"), [("day_tokens", 80), ("month_cost", 7_000)])
+def test_a_budget_that_is_spent_is_no_matter_of_waiting(metric: Metric, asked: int) -> None:
+    state = LimitState(metric=metric, limit=50, remaining=10)
+    error = ratelimit.refusal(Decision(refused=state, states=(state, TOKENS)), DEMAND)
+    assert (error.status, error.type, error.code) == (429, "insufficient_quota", "insufficient_quota")
+    assert (error.retry_after_ms, error.should_retry) == (None, False)
+    assert f"Limit 50, used 40, requested {asked}." in error.message
+    assert error.headers["x-ratelimit-limit-tokens"] == "100"
 
 
 def test_what_can_never_pass_must_not_be_retried() -> None:
-    error = ratelimit.refusal(Decision(refused_by="tokens", retry_after_ms=None, buckets=()), DEMAND)
+    error = ratelimit.refusal(Decision(refused=TOKENS), DEMAND)
     assert error.should_retry is False
     assert "never" in error.message

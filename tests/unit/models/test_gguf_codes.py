@@ -10,9 +10,9 @@ from kernels.packed_weight import matmul, pack
 from kernels.reference import ReferenceOps
 from tests.unit.models.stepper import Stepper
 from tests.unit.models.tiny import Recipe, logits
+from worker.models.compiled_linear import CompiledLinear
 from worker.models.errors import ModelFileError
 from worker.models.gguf_codes import BLOCKS, read_codes
-from worker.models.compiled_linear import CompiledLinear
 from worker.models.load import load_model
 from worker.models.source import Codes
 
