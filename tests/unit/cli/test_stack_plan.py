@@ -23,7 +23,7 @@ def test_ports_are_counted_up_as_documented(tmp_path: Path) -> None:
     settings = UpSettings(gateways=2, workers=2)
     directory = DataDirectory(tmp_path)
     gateways = stack.gateways(settings, directory, {}, URLS)
-    workers = stack.workers(settings, directory, {}, URLS)
+    workers = stack.workers(settings, directory, {}, URLS.nats)
     assert [(child.env["FOREBAY_PORT"], child.env["FOREBAY_OPS_PORT"]) for child in gateways] == [
         ("8080", "9100"),
         ("8081", "9200"),
@@ -35,7 +35,7 @@ def test_each_program_gets_its_own_role_and_no_more(tmp_path: Path) -> None:
     outside = {"FOREBAY_POSTGRES_URL": "postgresql://somewhere", "FOREBAY_DTYPE": "fp32"}
     directory = DataDirectory(tmp_path)
     (gateway,) = stack.gateways(UpSettings(), directory, outside, URLS)
-    (worker,) = stack.workers(UpSettings(), directory, outside, URLS)
+    (worker,) = stack.workers(UpSettings(), directory, outside, URLS.nats)
     assert gateway.env["FOREBAY_NATS_URL"] == URLS.nats["gateway"]
     assert gateway.env["FOREBAY_POSTGRES_URL"] == URLS.postgres
     assert worker.env["FOREBAY_NATS_URL"] == URLS.nats["worker"]
