@@ -1,4 +1,6 @@
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import tokenizers
@@ -36,6 +38,14 @@ def own_stack() -> Iterator[Stack]:
 def tiny_pool_stack() -> Iterator[Stack]:
     with running(env=TINY_POOL) as own:
         yield own
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A folder like a clone, whose `.venv` is this environment."""
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "bin").symlink_to(Path(sys.executable).parent)
+    return tmp_path
 
 
 @pytest.fixture

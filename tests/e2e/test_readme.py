@@ -22,7 +22,9 @@ def commands() -> list[str]:
     return [line for block in SHELL for line in block.splitlines()]
 
 
-def shell(command: str, env: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
+def shell(
+    command: str, env: dict[str, str], folder: Path, *, seconds_max: float = 240
+) -> subprocess.CompletedProcess[str]:
     """Run in a folder like a clone: `.venv/bin/forebay` and `forebay` are this environment's."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("FOREBAY_", "OPENAI_"))}
@@ -33,16 +35,9 @@ def shell(command: str, env: dict[str, str], folder: Path) -> subprocess.Complet
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=seconds_max,
         check=False,
     )
-
-
-@pytest.fixture
-def clone(tmp_path: Path) -> Path:
-    (tmp_path / ".venv").mkdir()
-    (tmp_path / ".venv" / "bin").symlink_to(Path(sys.executable).parent)
-    return tmp_path
 
 
 def test_it_is_short_enough_to_be_read() -> None:
