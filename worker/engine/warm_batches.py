@@ -55,17 +55,20 @@ def _batch(lengths: list[int], block_size: int, vocab_size: int) -> Batch:
 
 def _params(row: int, vocab_size: int) -> SampleParams:
     """Arg max, a plain draw, a truncated one, and one with everything, in turn."""
-    plain = SampleParams(temperature=0.0 if row % _KINDS == 0 else 1.0, top_p=1.0, seed=1, choice=0, position=1)
-    if row % _KINDS == 2:
-        return plain._replace(top_p=0.9, top_k=5, min_p=0.1)
-    if row % _KINDS == 3:
-        last = vocab_size - 1
-        return plain._replace(
-            bias=LogitBias.of([(last, 1.0)]),
-            banned=frozenset({last}),
-            logprobs=2,
-            seen=TokenCounts([0]),
-            repetition_penalty=1.1,
-            presence_penalty=0.1,
-        )
-    return plain
+    kind, last = row % _KINDS, vocab_size - 1
+    cut, whole = kind == 2, kind == 3
+    return SampleParams(
+        temperature=0.0 if kind == 0 else 1.0,
+        top_p=0.9 if cut else 1.0,
+        seed=1,
+        choice=0,
+        position=1,
+        bias=LogitBias.of([(last, 1.0)]) if whole else None,
+        logprobs=2 if whole else None,
+        top_k=5 if cut else 0,
+        min_p=0.1 if cut else 0.0,
+        repetition_penalty=1.1 if whole else 1.0,
+        presence_penalty=0.1 if whole else 0.0,
+        seen=TokenCounts([0]) if whole else None,
+        banned=frozenset({last}) if whole else frozenset(),
+    )

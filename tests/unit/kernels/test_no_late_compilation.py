@@ -18,7 +18,7 @@ from kernels.sampling import Drawn, DrawParams, LogitEdits
 from kernels.token_draw import draw_tokens
 from kernels.triton_ops import TritonOps
 from tests.unit.engine.runner_conformance import batch_of, greedy
-from worker.engine.batch import LogitBias
+from worker.engine.batch import LogitBias, SampleParams
 from worker.engine.graph_runner import GraphRunner, Sizes
 from worker.engine.graphs import EagerGraphs
 from worker.engine.token_counts import TokenCounts
@@ -68,9 +68,8 @@ def steps(runner: GraphRunner):
         {"logprobs": 5},
     ):
         for rows in (1, 2, 17):
-            params = [greedy(1, **options) for _ in range(rows)]
-            for each in params[1:]:
-                each.temperature, each.top_p = 0.7, 0.9
+            drawn = SampleParams(temperature=0.7, top_p=0.9, seed=3, choice=1, position=1, **options)
+            params = [greedy(1, **options), *[drawn] * (rows - 1)]
             yield batch_of(runner, [(ids[:1], 0, BLOCKS, each) for each in params])
 
 
