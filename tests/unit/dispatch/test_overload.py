@@ -199,3 +199,12 @@ def test_what_has_come_and_gone_since_the_beat_counts() -> None:
     assert isinstance(refused(state, terms), Unavailable)
     state._fleet.on_beat(beat(load=running((0, 5))), 0.2)
     assert refused(state, terms) is None
+
+
+def test_a_prompt_that_came_and_went_since_the_beat_is_not_waited_for() -> None:
+    state, terms = overload(running((0, 1))), Terms(wait_s=60, added_s=1.0)
+    long = of("t", tokens=5_000)
+    state._fleet.accepted("w1", long)
+    assert isinstance(refused(state, terms), Unavailable)
+    state._fleet.ended("w1", long)
+    assert refused(state, terms) is None
