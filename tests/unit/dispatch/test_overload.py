@@ -55,7 +55,7 @@ def test_what_would_be_in_time_is_let_in_and_what_would_not_is_told_when() -> No
 
 
 def test_the_advice_is_the_excess_and_grows_with_the_load() -> None:
-    state, advices = overload(), list[int]()
+    state, told_ms = overload(), list[int]()
     for others in (5, 9, 29):
         with contextlib.ExitStack() as stack:
             for number in range(others):
@@ -64,8 +64,8 @@ def test_the_advice_is_the_excess_and_grows_with_the_load() -> None:
         assert isinstance(error, Unavailable)
         assert (error.status, error.code, error.should_retry) == (503, "server_is_overloaded", True)
         assert error.retry_after_ms is not None
-        advices.append(error.retry_after_ms)
-    assert advices == [700, 1_500, 5_500]
+        told_ms.append(error.retry_after_ms)
+    assert told_ms == [700, 1_500, 5_500]
 
 
 def test_advice_is_bounded_and_spread() -> None:
