@@ -94,6 +94,14 @@ def test_no_tenant_alone_closes_a_pool_to_others() -> None:
     assert breakers.open_pools() == []
 
 
+def test_what_a_tenant_had_under_way_counts_for_the_pool_only_until_its_own_circuit_opens() -> None:
+    breakers = Breakers()
+    for _ in range(MANY):
+        breakers.failed("pool", "bad", 0.0)
+    assert breakers.refused_s("pool", "bad", 0.0) > 0.0
+    assert breakers.refused_s("pool", "good", 0.0) == 0.0
+
+
 def test_failures_of_several_tenants_close_the_pool_and_no_other() -> None:
     breakers = Breakers()
     for tenant in range(int(POOL_FAILURES_MIN)):

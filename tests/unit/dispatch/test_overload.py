@@ -55,7 +55,7 @@ def test_what_would_be_in_time_is_let_in_and_what_would_not_is_told_when() -> No
 
 
 def test_the_advice_is_the_excess_and_grows_with_the_load() -> None:
-    state, advices = overload(), list[int]()
+    state, told_ms = overload(), list[int]()
     for others in (5, 9, 29):
         with contextlib.ExitStack() as stack:
             for number in range(others):
@@ -64,8 +64,8 @@ def test_the_advice_is_the_excess_and_grows_with_the_load() -> None:
         assert isinstance(error, Unavailable)
         assert (error.status, error.code, error.should_retry) == (503, "server_is_overloaded", True)
         assert error.retry_after_ms is not None
-        advices.append(error.retry_after_ms)
-    assert advices == [700, 1_500, 5_500]
+        told_ms.append(error.retry_after_ms)
+    assert told_ms == [700, 1_500, 5_500]
 
 
 def test_advice_is_bounded_and_spread() -> None:
@@ -198,4 +198,13 @@ def test_what_has_come_and_gone_since_the_beat_counts() -> None:
     state._fleet.accepted("w1", job("one more"))
     assert isinstance(refused(state, terms), Unavailable)
     state._fleet.on_beat(beat(load=running((0, 5))), 0.2)
+    assert refused(state, terms) is None
+
+
+def test_a_prompt_that_came_and_went_since_the_beat_is_not_waited_for() -> None:
+    state, terms = overload(running((0, 1))), Terms(wait_s=60, added_s=1.0)
+    long = of("t", tokens=5_000)
+    state._fleet.accepted("w1", long)
+    assert isinstance(refused(state, terms), Unavailable)
+    state._fleet.ended("w1", long)
     assert refused(state, terms) is None
