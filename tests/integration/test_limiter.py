@@ -126,6 +126,28 @@ async def test_refill_agrees_at_the_edges(
     assert found == bucket.refill(Level(level, now_us - age_us), claim, now_us).units
 
 
+async def test_refill_agrees_on_anything(pool: asyncpg.Pool) -> None:
+    random_ = random.Random(8)
+    claims_ = [
+        Claim("k", "tokens", random_.choice([1, 7, 997, 10**8, bucket.LIMIT_MAX]), random_.randint(1, 10**10), 1)
+        for _ in range(5_000)
+    ]
+    levels = [Level(random_.randint(-claim.burst, claim.burst) * UNITS, 10**15) for claim in claims_]
+    times = [10**15 + random_.choice([-1, 0, 1, 10**3, 10**7, 10**13]) * random_.randint(1, 99) for _ in claims_]
+    rows = await pool.fetch(
+        "SELECT bucket_level(l, a, n, p, b)"
+        " FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])"
+        " WITH ORDINALITY AS x (l, a, n, p, b, place) ORDER BY place",
+        [level.units for level in levels],
+        [level.at_us for level in levels],
+        times,
+        [claim.per_minute for claim in claims_],
+        [claim.burst for claim in claims_],
+    )
+    expected = [bucket.refill(*each).units for each in zip(levels, claims_, times, strict=True)]
+    assert [row[0] for row in rows] == expected
+
+
 @pytest.mark.parametrize("kind", ["postgres", "local"])
 class TestConformance:
     """What every back end of `Limiter` does."""
