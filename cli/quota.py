@@ -9,7 +9,7 @@ from cli import database, limits, table
 from cli.errors import CommandError
 from cli.limits import UNLIMITED, Value
 from gateway.db import catalogue
-from gateway.db.catalogue import Scope
+from gateway.db.catalogue import Mode, Scope
 from gateway.db.tables import QUOTA_METRICS
 
 app = cyclopts.App(name="quota", help="Set, list and delete quotas of plans, tenants and keys.")
@@ -26,9 +26,11 @@ def set_quota(
     plan: str | None = None,
     tenant: str | None = None,
     key: str | None = None,
+    model: str | None = None,
     burst: int | None = None,
+    mode: Mode = "enforce",
 ) -> None:
-    """Set a quota, new or in place of the one of that scope and metric. Every gateway obeys within a second.
+    """Set a quota, new or in place of the one of that scope, model and metric. Every gateway obeys within a second.
 
     Parameters
     ----------
@@ -42,18 +44,23 @@ def set_quota(
         The tenant's name: in place of its plan's.
     key
         The key's public id: besides its tenant's.
+    model
+        The model's name: besides the quota of all models together, which it is when left out.
     burst
         How much may pass at once; one minute's worth when left out.
+    mode
+        In shadow it is counted when it would have refused, and never refuses.
     """
     if metric not in QUOTA_METRICS:
         raise CommandError(f"a metric is one of {', '.join(QUOTA_METRICS)}, not {metric}")
     row = database.run(
         lambda engine: catalogue.set_quota(
             engine,
-            Scope(plan=plan, tenant=tenant, key=key),
+            Scope(plan=plan, tenant=tenant, key=key, model=model),
             metric,
             allowed=allowed if isinstance(allowed, int) else None,
             burst=burst,
+            mode=mode,
             by=database.author(),
         )
     )
@@ -62,7 +69,12 @@ def set_quota(
 
 @app.command(name="list")
 def list_quotas(
-    *, plan: str | None = None, tenant: str | None = None, key: str | None = None, json: bool = False
+    *,
+    plan: str | None = None,
+    tenant: str | None = None,
+    key: str | None = None,
+    model: str | None = None,
+    json: bool = False,
 ) -> None:
     """List quotas, all or those of one scope.
 
@@ -74,20 +86,24 @@ def list_quotas(
         The tenant's name.
     key
         The key's public id.
+    model
+        The model's name.
     json
         One JSON object a line.
     """
-    scope = Scope(plan=plan, tenant=tenant, key=key)
+    scope = Scope(plan=plan, tenant=tenant, key=key, model=model)
     table.show_rows(
         database.run(lambda engine: catalogue.list_quotas(engine, scope)),
-        ("plan", "tenant", "key", "metric", "allowed", "burst", "id"),
+        ("plan", "tenant", "key", "model", "metric", "allowed", "burst", "mode", "id"),
         lambda row: (
             row.plan or "",
             row.tenant or "",
             row.key or "",
+            row.model or "",
             row.metric,
             UNLIMITED if row.allowed is None else f"{row.allowed:,}",
             "" if row.burst is None else f"{row.burst:,}",
+            row.mode,
             str(row.id),
         ),
         json=json,

@@ -20,6 +20,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from gateway.admission.admission import Admission
 from gateway.admission.catalog import Catalog
 from gateway.admission.limiter import Decision, Demand, Limit, Limiter, LimitState, Used
+from gateway.admission.pricer import Pricer
 from gateway.api.gate import Gate
 from gateway.app import listening
 from gateway.db import engine
@@ -374,6 +375,7 @@ async def scripted_services(
     dispatcher: ScriptedDispatcher,
     *,
     model: wire.ModelCard | None = None,
+    pricer: Pricer | None = None,
     database_url: str = NO_DATABASE,
     **settings: object,
 ) -> AsyncGenerator[Services]:
@@ -392,7 +394,7 @@ async def scripted_services(
             catalog,
             dispatcher.fleet,
             limiter,
-            NoPrices(),
+            pricer or NoPrices(),
             metrics,
             gateway_id=dispatcher.gateway_id,
             default_output=loaded.default_output,
@@ -413,12 +415,16 @@ async def scripted_services(
 
 @asynccontextmanager
 async def scripted_gateway(
-    *, model: wire.ModelCard | None = None, real_limiter: Limiter | None = None, **settings: object
+    *,
+    model: wire.ModelCard | None = None,
+    real_limiter: Limiter | None = None,
+    pricer: Pricer | None = None,
+    **settings: object,
 ) -> AsyncGenerator[ScriptedGateway]:
-    """With `real_limiter`, the scripted one that tests ask has nothing to tell."""
+    """With `real_limiter`, the scripted one that tests ask has nothing to tell. Without `pricer`, all is free."""
     principals, limiter, dispatcher = ScriptedPrincipals(), ScriptedLimiter(), ScriptedDispatcher()
     used = real_limiter or limiter
-    async with scripted_services(principals, used, dispatcher, model=model, **settings) as services:
+    async with scripted_services(principals, used, dispatcher, model=model, pricer=pricer, **settings) as services:
         port = free_port()
         async with listening(services, host="127.0.0.1", port=port) as server, aiohttp.ClientSession() as http:
             yield ScriptedGateway(

@@ -1,4 +1,7 @@
-"""Corrections of bills. An event never changes: what was billed wrongly is put right by a line of its own beside it."""
+"""Corrections of bills. An event never changes: what was billed wrongly is put right by a line of its own beside it.
+
+Invariant: the budgets of the event's month count what was adjusted, from the moment at which the line is there.
+"""
 
 import uuid
 from datetime import datetime
@@ -19,6 +22,10 @@ from shared.ids import uuid7
 MICRO_MAX = 10**18  # the bounds of `usage_adjustments`
 REASON_CHARS_MAX = 500
 
+_SPEND = text(
+    "SELECT spend(ARRAY[CAST(:tenant_id AS uuid)], ARRAY[CAST(:api_key_id AS uuid)], ARRAY[CAST(:model_id AS uuid)],"
+    " ARRAY[CAST(:occurred_at AS timestamptz)], ARRAY[0::bigint], ARRAY[CAST(:micro AS bigint)])"
+)
 _EVENT = ("request_id", "attempt", "occurred_at", "tenant_id", "api_key_id", "model_id", "tier")
 
 
@@ -48,6 +55,7 @@ async def adjust(database: Database, request_id: uuid.UUID, *, micro: int, reaso
         row = {**{name: getattr(event, name) for name in _EVENT}, "id": uuid7(), "micro": micro}
         added = insert(usage_adjustments).values(**row, reason=reason, actor=by.actor).returning(usage_adjustments)
         made = _row((await connection.execute(added)).one())
+        await connection.execute(_SPEND, row)
         await audit.record(connection, by, "create", "adjustment", made.id, after=made)
         return made
 

@@ -372,22 +372,30 @@ BEGIN
 END $$;
 
 -- Add what events cost to the budgets of their scopes, in the ledger's inserting transaction and for rows that were
--- really inserted. In key order, so that two ledgers wait for each other and never deadlock. The bound keeps a broken
--- worker's amounts from stopping the ledger.
+-- really inserted; what an adjustment gives back is negative. In key order, so that two writers wait for each other and
+-- never deadlock. The bounds keep a broken worker's amounts from stopping the ledger, and what is given back of something
+-- that was never counted from being spent twice. A new row is checked before it turns out to be there already, so a
+-- negative amount is not in `excluded` but looked up.
 CREATE FUNCTION spend(
     p_tenants uuid[], p_keys uuid[], p_models uuid[], p_occurred timestamptz[], p_tokens bigint[], p_costs_micro bigint[]) RETURNS void
     LANGUAGE sql AS $$
+    WITH amounts AS (
+        SELECT budget_scope(e.tenant_id, e.api_key_id, e.model_id, s.by_key, s.by_model) COLLATE "C" AS scope,
+               m.metric COLLATE "C" AS metric, budget_start(m.metric, e.occurred_at) AS period_start, sum(m.amount) AS amount
+        FROM unnest(p_tenants, p_keys, p_models, p_occurred, p_tokens, p_costs_micro)
+            AS e (tenant_id, api_key_id, model_id, occurred_at, tokens, cost_micro)
+        CROSS JOIN (VALUES (false, false), (false, true), (true, false), (true, true)) AS s (by_key, by_model)
+        CROSS JOIN LATERAL (VALUES ('day_tokens', e.tokens), ('month_cost', e.cost_micro)) AS m (metric, amount)
+        WHERE m.amount <> 0
+        GROUP BY 1, 2, 3)
     INSERT INTO budget_state AS b (scope, metric, period_start, spent)
-    SELECT budget_scope(e.tenant_id, e.api_key_id, e.model_id, s.by_key, s.by_model) COLLATE "C", m.metric COLLATE "C",
-           budget_start(m.metric, e.occurred_at), least(sum(m.amount), 1000000000000000000)::bigint
-    FROM unnest(p_tenants, p_keys, p_models, p_occurred, p_tokens, p_costs_micro)
-        AS e (tenant_id, api_key_id, model_id, occurred_at, tokens, cost_micro)
-    CROSS JOIN (VALUES (false, false), (false, true), (true, false), (true, true)) AS s (by_key, by_model)
-    CROSS JOIN LATERAL (VALUES ('day_tokens', e.tokens), ('month_cost', e.cost_micro)) AS m (metric, amount)
-    WHERE m.amount > 0
-    GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
-    ON CONFLICT (scope, metric, period_start)
-    DO UPDATE SET spent = least(b.spent::numeric + excluded.spent, 1000000000000000000)::bigint
+    SELECT a.scope, a.metric, a.period_start, greatest(0, least(a.amount, 1000000000000000000))::bigint
+    FROM amounts a ORDER BY 1, 2, 3
+    ON CONFLICT (scope, metric, period_start) DO UPDATE SET spent = greatest(0, least(
+        b.spent::numeric + CASE WHEN excluded.spent > 0 THEN excluded.spent ELSE (
+            SELECT a.amount FROM amounts a
+            WHERE a.scope = b.scope AND a.metric = b.metric AND a.period_start = b.period_start) END,
+        1000000000000000000))::bigint
 $$;
 
 -- Periods that no budget looks at any more.

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.auth import keys
 from gateway.db import queries
+from gateway.db.tables import QUOTA_METRICS
 from tests.integration.administration import ADMIN, READ_KEY, ROOT, administered, call, make_key, make_tenant
 from tests.scripted_gateway import ADMIN_KEY, KEY, Answer, ScriptedGateway, scripted_gateway
 
@@ -186,6 +187,31 @@ class TestLimits:
         for wrong in ({"tenant": "acme", "plan": "economy"}, {}, {"tenant": "acme", "metric": "rps"}):
             refused = await call(gateway, "PUT", "/quotas", {"metric": "tpm", "allowed": 1, **wrong})
             assert refused.status == 400
+
+    async def test_a_models_quota_stands_beside_that_of_all_models(self, gateway: ScriptedGateway) -> None:
+        await make_tenant(gateway, limits={"concurrency": 9})
+        await queries.register_model(gateway.services.database, "org/m", context_length=9, vocab_size=5, card="c")
+        quota = {"tenant": "acme", "model": "org/m", "metric": "concurrency", "allowed": 2, "mode": "shadow"}
+        made = await call(gateway, "PUT", "/quotas", quota)
+        assert (made.status, made.json) == (200, made.json | quota | {"plan": None, "key": None, "burst": None})
+        assert (await call(gateway, "GET", "/tenants/acme")).json["limits"] == {"concurrency": 9}
+        again = (await call(gateway, "PUT", "/quotas", {**quota, "allowed": 3, "mode": "enforce"})).json
+        assert again == {**made.json, "allowed": 3, "mode": "enforce"}
+        assert (await call(gateway, "GET", "/quotas?model=org/m")).json["data"] == [again]
+        assert len((await call(gateway, "GET", "/quotas?tenant=acme")).json["data"]) == 2
+        assert (await call(gateway, "PUT", "/quotas", {**quota, "model": "nothing"})).status == 404
+        assert (await call(gateway, "PUT", "/quotas", {**quota, "mode": "perhaps"})).status == 400
+        await call(gateway, "DELETE", f"/quotas/{made.json['id']}")
+        [left] = (await call(gateway, "GET", "/quotas?tenant=acme")).json["data"]
+        assert (left["model"], left["allowed"], left["mode"]) == (None, 9, "enforce")
+
+    async def test_every_metric_has_its_quota(self, gateway: ScriptedGateway) -> None:
+        await make_tenant(gateway)
+        for metric in QUOTA_METRICS:
+            assert (
+                await call(gateway, "PUT", "/quotas", {"tenant": "acme", "metric": metric, "allowed": 1})
+            ).status == 200
+        assert (await call(gateway, "GET", "/tenants/acme")).json["limits"] == dict.fromkeys(QUOTA_METRICS, 1)
 
 
 async def test_plans_and_tiers(gateway: ScriptedGateway) -> None:

@@ -5,10 +5,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.integration.administration import call
 from tests.integration.bills import World, at, world
-from tests.integration.test_admin import NAMED, call
 from tests.scripted_gateway import ScriptedGateway, scripted_gateway
 
+NAMED = {"idempotency-key": "once"}
 PRICE = {"model": "m", "input_upm": 1_000_000, "output_upm": 2_000_000, "currency": "EUR"}
 
 
@@ -85,3 +86,30 @@ async def test_usage_and_its_corrections(gateway: ScriptedGateway, bills: World)
     listed = await call(gateway, "GET", f"/usage/adjustments?request_id={request}")
     assert listed.json["data"] == [made.json]
     assert await bills.pool.fetchval("SELECT count(*) FROM audit_log WHERE object_type = 'adjustment'") == 1
+
+
+async def test_budgets_count_corrections_once_in_the_requests_own_month(gateway: ScriptedGateway, bills: World) -> None:
+    tenant, model = await bills.tenant("acme"), await bills.model("m")
+    await bills.price(model, (1_000_000, 0, 1_000_000), since=at("2026-01-01"))
+    request, cost = await bills.book(at("2026-03-31"), tenant=tenant, model=model)
+    await bills.book(at("2026-04-01"), tenant=tenant, model=model)
+    assert cost == 18
+
+    async def spent(month: str) -> list[int]:
+        found = await bills.pool.fetch(
+            "SELECT spent FROM budget_state WHERE metric = 'month_cost' AND period_start = $1",
+            at(month),
+        )
+        return [row["spent"] for row in found]
+
+    body = {"request_id": str(request), "reason": "promised"}
+    for micro, left, key in ((-8, 10, "back"), (5, 15, "forth"), (-15, 0, "all")):
+        for _ in range(2):
+            made = await call(gateway, "POST", "/usage/adjustments", {**body, "micro": micro}, {"idempotency-key": key})
+            assert made.status == 201
+            assert await spent("2026-03-01") == [left] * 4
+    assert (await call(gateway, "POST", "/usage/adjustments", {**body, "micro": -1})).status == 400
+    assert await spent("2026-03-01") == [0] * 4
+    assert await spent("2026-04-01") == [18] * 4
+    tokens = "SELECT DISTINCT spent FROM budget_state WHERE metric = 'day_tokens'"
+    assert [row["spent"] for row in await bills.pool.fetch(tokens)] == [18]

@@ -118,6 +118,19 @@ async def test_no_amount_stops_the_ledger(pool: asyncpg.Pool) -> None:
     assert await pool.fetchval("SELECT max(spent) FROM budget_state") == 10**18
 
 
+async def test_what_is_given_back_goes_below_nothing_nowhere(pool: asyncpg.Pool) -> None:
+    """In one call with amounts that are added, too, and where nothing was spent before."""
+    now = dt.datetime.now(dt.UTC)
+    other = uuid.UUID(int=9)
+    for costs, spent in (([5, -3], [5, 0]), ([-2, 4], [3, 4]), ([-9, -1], [0, 3]), ([2**62, -(2**62)], [10**18, 0])):
+        await pool.execute(SPEND, [TENANT, other], [KEY, other], [MODEL, other], [now, now], [0, 0], costs)
+        found = await pool.fetch(
+            "SELECT spent FROM budget_state WHERE scope = ANY($1) ORDER BY scope",
+            [f"tenant:{TENANT}", f"tenant:{other}"],
+        )
+        assert [row["spent"] for row in found] == spent
+
+
 async def test_old_periods_go(pool: asyncpg.Pool) -> None:
     now = dt.datetime.now(dt.UTC)
     for days in (0, 200):

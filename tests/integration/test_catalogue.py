@@ -212,6 +212,14 @@ async def test_the_commands_change_everything_that_can_be_changed(
     assert (quota["allowed"], quota["burst"]) == (7, 3)
     await forebay("quota", "delete", quota["id"])
     assert len(await listed("quota", "list")) == 1
+    shadow = ("--tenant", "acme", "--model", "org/m", "--mode", "shadow")
+    assert "concurrency 4" in await forebay("quota", "set", "concurrency", "4", *shadow)
+    [quota] = await listed("quota", "list", "--model", "org/m")
+    assert [quota[name] for name in ("tenant", "model", "allowed", "mode")] == ["acme", "org/m", 4, "shadow"]
+    assert "shadow" in await forebay("quota", "list")
+    assert (await listed("tenant", "show", "acme"))[0]["limits"] == {}
+    await forebay("quota", "delete", quota["id"])
+    assert await listed("quota", "list", "--model", "org/m") == []
     await forebay("model", "close", "org/m")
     await forebay("model", "grant", "org/m", "--tenant", "acme")
     [grant] = await listed("model", "grants", "org/m")
@@ -241,6 +249,7 @@ async def test_the_commands_change_everything_that_can_be_changed(
         (("key", "create", "nobody", "--network", "192.0.2.1/24"), "has host bits set"),
         (("quota", "set", "rps", "1", "--tenant", "x"), "a metric is one of rpm, tpm"),
         (("quota", "set", "tpm", "1"), "of one plan, one tenant or one key"),
+        (("quota", "set", "tpm", "1", "--tenant", "x"), "no tenant called x"),
         (("model", "close", "nothing"), "no model called nothing"),
     ],
 )

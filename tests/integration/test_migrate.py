@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import signal
 import sys
 import uuid
@@ -109,6 +110,13 @@ async def test_the_tables_in_code_are_those_in_the_database(database_url: str) -
     ours = {table.name for table in tables.metadata.tables.values()}
     missing = [change for change in flat if change[0] == "remove_column" and change[2] in ours]
     assert {change[3].name for change in missing} <= {"xid"}
+
+
+async def test_the_metrics_in_code_are_those_that_the_database_takes(database_url: str) -> None:
+    known = "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'quotas_metric_known'"
+    async with connected(database_url) as connection:
+        definition = await connection.fetchval(known)
+    assert sorted(re.findall(r"'(\w+)'", definition)) == sorted(tables.QUOTA_METRICS)
 
 
 async def test_the_application_role_cannot_change_a_bill(database_url: str) -> None:

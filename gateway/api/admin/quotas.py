@@ -1,4 +1,4 @@
-"""/admin/v1/quotas: one by one, with what the `limits` of other objects leave out."""
+"""/admin/v1/quotas: one by one, with what `limits` elsewhere leave out: one model's, the burst and the mode."""
 
 import uuid
 from typing import Annotated, Final
@@ -10,9 +10,9 @@ from gateway.api.admin.operation import Call, Deleted
 from gateway.api.admin.pages import Page, PageQuery, page
 from gateway.api.admin.path import row_id
 from gateway.api.admin.route import delete, get, put
-from gateway.api.admin.texts import Name, PublicId
+from gateway.api.admin.texts import Alias, Name, PublicId
 from gateway.db import catalogue
-from gateway.db.catalogue import Allowed, QuotaRow, Scope
+from gateway.db.catalogue import Allowed, Mode, QuotaRow, Scope
 from gateway.db.tables import QUOTA_METRICS
 
 Metric = Annotated[
@@ -22,35 +22,47 @@ Burst = Annotated[int, msgspec.Meta(ge=1, le=LIMIT_MAX)]
 
 
 class NewQuota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of one plan, one tenant or one key. `allowed` null is unlimited, 0 none; `burst` null is one minute's worth."""
+    """Of one plan, one tenant or one key, for one model or (null) for all together. `allowed` null is unlimited, 0
+    none; `burst` null is one minute's worth. In the mode `shadow` it is counted when it would have refused, and never
+    refuses.
+    """
 
     plan: Name | None = None
     tenant: Name | None = None
     key: PublicId | None = None
+    model: Alias | None = None
     metric: Metric
     allowed: Allowed | None
     burst: Burst | None = None
+    mode: Mode = "enforce"
 
 
 class QuotaQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
     plan: Name | None = None
     tenant: Name | None = None
     key: PublicId | None = None
+    model: Alias | None = None
 
 
 @put("/quotas")
 async def set_quota(call: Call, body: NewQuota) -> QuotaRow:
-    """Set a quota, new or in place of the one of that scope and metric."""
-    scope = Scope(plan=body.plan, tenant=body.tenant, key=body.key)
+    """Set a quota, new or in place of the one of that scope, model and metric."""
+    scope = Scope(plan=body.plan, tenant=body.tenant, key=body.key, model=body.model)
     return await catalogue.set_quota(
-        call.connection, scope, body.metric, allowed=body.allowed, burst=body.burst, by=call.author
+        call.connection,
+        scope,
+        body.metric,
+        allowed=body.allowed,
+        burst=body.burst,
+        mode=body.mode,
+        by=call.author,
     )
 
 
 @get("/quotas")
 async def list_quotas(call: Call, query: QuotaQuery) -> Page[QuotaRow]:
-    """List quotas, all or those of a plan, a tenant or a key."""
-    scope = Scope(plan=query.plan, tenant=query.tenant, key=query.key)
+    """List quotas, all or those of a plan, a tenant, a key or a model."""
+    scope = Scope(plan=query.plan, tenant=query.tenant, key=query.key, model=query.model)
     return page(await catalogue.list_quotas(call.connection, scope, query.paging), query.limit)
 
 

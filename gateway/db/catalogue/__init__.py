@@ -29,7 +29,7 @@ from gateway.db.catalogue.plans import (
     plan_of_tier,
     update_plan,
 )
-from gateway.db.catalogue.quotas import QuotaRow, Scope, delete_quota, list_quotas, set_quota
+from gateway.db.catalogue.quotas import Mode, QuotaRow, Scope, delete_quota, list_quotas, set_quota
 from gateway.db.catalogue.tenants import Status, TenantRow, create_tenant, find_tenant, list_tenants, update_tenant
 from gateway.db.catalogue.tiers import TierRow, find_tier, list_tiers, update_tier
 
@@ -44,6 +44,7 @@ __all__ = [
     "GrantRow",
     "KeyRow",
     "Limits",
+    "Mode",
     "ModelRow",
     "NotFound",
     "Paging",

@@ -41,8 +41,9 @@ NO_LIMITS = Limits()
 
 
 def limits_of(scope: "ColumnElement[Any]", owner: "ColumnElement[Any]") -> "ScalarSelect[Any]":
-    """A column for a statement over `owner`'s table: its own quotas of every model, by metric."""
-    own = select(func.jsonb_object_agg(quotas.c.metric, quotas.c.allowed)).where(scope == owner)
+    """A column for a statement over `owner`'s table: its own quotas of all models together, by metric."""
+    mine = (scope == owner) & quotas.c.model_id.is_(None)
+    own = select(func.jsonb_object_agg(quotas.c.metric, quotas.c.allowed)).where(mine)
     return own.correlate_except(quotas).scalar_subquery()
 
 
@@ -51,7 +52,7 @@ def read(column: dict[str, int | None] | None) -> Limits:
 
 
 async def write(connection: AsyncConnection, scope: str, scope_id: uuid.UUID, limits: Limits) -> None:
-    """What is stated replaces what was there; what is not stays."""
+    """What is stated replaces what was there; what is not stays, and so do the bursts and modes of what is."""
     rows = [
         {"id": uuid7(), scope: scope_id, "metric": metric, "allowed": allowed}
         for metric, allowed in limits.stated().items()

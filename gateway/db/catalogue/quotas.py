@@ -1,11 +1,11 @@
-"""Quotas one by one: of a plan, a tenant or a key, with what `Limits` leaves out, such as the burst."""
+"""Quotas one by one: of a plan, a tenant or a key, with what `Limits` leaves out: a model's, burst and mode."""
 
 import uuid
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import Select, delete, select
+from sqlalchemy import Select, and_, delete, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -14,32 +14,38 @@ from gateway.db.audit import SYSTEM, Author
 from gateway.db.catalogue.errors import NotFound, Refused
 from gateway.db.catalogue.keys import find_key
 from gateway.db.catalogue.limits import UNIQUE
+from gateway.db.catalogue.models import find_model
 from gateway.db.catalogue.paging import EVERYTHING, Paging
 from gateway.db.catalogue.plans import find_plan
 from gateway.db.catalogue.tenants import find_tenant
 from gateway.db.catalogue.transaction import Database, connected, transaction
-from gateway.db.tables import api_keys, plans, quotas, tenants
+from gateway.db.tables import api_keys, models, plans, quotas, tenants
 from shared.ids import uuid7
+
+Mode = Literal["enforce", "shadow"]  # shadow: counted when it would have refused, and never refusing
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """Exactly one of a plan's name, a tenant's name and a key's public id."""
+    """Exactly one of a plan's name, a tenant's name and a key's public id; `model` None is every model together."""
 
     plan: str | None = None
     tenant: str | None = None
     key: str | None = None
+    model: str | None = None
 
 
 class QuotaRow(msgspec.Struct, frozen=True, kw_only=True):
-    """`allowed` null is unlimited, 0 none; `burst` null is one minute's worth."""
+    """`model` null is every model together; `allowed` null is unlimited, 0 none; `burst` null is one minute's worth."""
 
     id: uuid.UUID
     plan: str | None
     tenant: str | None
     key: str | None
+    model: str | None
     metric: str
     allowed: int | None
     burst: int | None
+    mode: Mode
     created_at: datetime
 
 
@@ -50,25 +56,29 @@ def _quotas() -> "Select[*tuple[Any, ...]]":
             plans.c.name.label("plan"),
             tenants.c.name.label("tenant"),
             api_keys.c.public_id.label("key"),
+            models.c.alias.label("model"),
             quotas.c.metric,
             quotas.c.allowed,
             quotas.c.burst,
+            quotas.c.mode,
             quotas.c.created_at,
         )
         .outerjoin(plans, plans.c.id == quotas.c.plan_id)
         .outerjoin(tenants, tenants.c.id == quotas.c.tenant_id)
         .outerjoin(api_keys, api_keys.c.id == quotas.c.api_key_id)
+        .outerjoin(models, models.c.id == quotas.c.model_id)
     )
 
 
 async def list_quotas(database: Database, scope: Scope | None = None, paging: Paging = EVERYTHING) -> list[QuotaRow]:
-    """All, or those of each thing that `scope` names."""
+    """All, or those of everything that `scope` names."""
     asked = _quotas()
     wanted = scope or Scope()
     for column, name in (
         (plans.c.name, wanted.plan),
         (tenants.c.name, wanted.tenant),
         (api_keys.c.public_id, wanted.key),
+        (models.c.alias, wanted.model),
     ):
         if name is not None:
             asked = asked.where(column == name)
@@ -84,16 +94,20 @@ async def set_quota(
     *,
     allowed: int | None,
     burst: int | None = None,
+    mode: Mode = "enforce",
     by: Author = SYSTEM,
 ) -> QuotaRow:
-    """Make the quota of that scope and metric, or replace it. Raises NotFound (plan, tenant, key), Refused."""
+    """Make the quota of that scope and metric, or replace it. Raises NotFound (plan, tenant, key,
+    model), Refused.
+    """
     async with transaction(database, f"this quota of {metric}") as connection:
         column, owner = await _owner(connection, scope)
-        here = (quotas.c[column] == owner) & (quotas.c.metric == metric)
+        model_id = None if scope.model is None else (await find_model(connection, scope.model)).id
+        place = {column: owner, "model_id": model_id, "metric": metric}
+        here = and_(*(quotas.c[name].is_not_distinct_from(value) for name, value in place.items()))
         before = await _find(connection, here)
-        row = {"id": uuid7(), column: owner, "metric": metric, "allowed": allowed, "burst": burst}
-        new = insert(quotas).values(row)
-        changed = {"allowed": new.excluded.allowed, "burst": new.excluded.burst}
+        changed = {"allowed": allowed, "burst": burst, "mode": mode}
+        new = insert(quotas).values({"id": uuid7(), **place, **changed})
         await connection.execute(new.on_conflict_do_update(constraint=UNIQUE, set_=changed))
         after = await _find(connection, here)
         assert after is not None
