@@ -16,29 +16,29 @@ Owns device functions. Invariant: reads one row and nothing of any other; no ato
 
 from typing import Any
 
-import triton
 import triton.language as tl
 
+from kernels.part import part
 from kernels.vocabulary_scan import load_scaled
 
 _HALVINGS = tl.constexpr(12)
 _REACH = tl.constexpr(64.0)  # exp(-64) of the best token's share matters to no limit on a share
 
 
-@triton.jit
+@part
 def _ordered(x: tl.tensor) -> tl.tensor:
     """An int64 that compares as the float32 does."""
     bits = x.to(tl.int32, bitcast=True)
     return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.int64)
 
 
-@triton.jit
+@part
 def _float_of(ordered: tl.tensor) -> tl.tensor:
     bits = ordered.to(tl.int32)
     return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
-@triton.jit
+@part
 def _halfway(low: tl.tensor, high: tl.tensor, best: tl.tensor, step: tl.tensor) -> tl.tensor:
     """Above `low` and at most `high`, all three ordered."""
     middle = _ordered((tl.maximum(_float_of(low), best - _REACH) + _float_of(high)) * 0.5)
@@ -46,7 +46,7 @@ def _halfway(low: tl.tensor, high: tl.tensor, best: tl.tensor, step: tl.tensor) 
     return tl.where(inside, middle, low + (high - low + 1) // 2)
 
 
-@triton.jit
+@part
 def _weigh(
     row_ptr: tl.tensor,
     vocab: tl.tensor,
@@ -66,7 +66,7 @@ def _weigh(
     return tl.sum(numbers, axis=0), tl.sum(masses, axis=0)
 
 
-@triton.jit
+@part
 def mass_from(
     row_ptr: tl.tensor,
     vocab: tl.tensor,
@@ -83,11 +83,11 @@ def mass_from(
     return tl.sum(masses, axis=0)
 
 
-@triton.jit
+@part
 def _keep(
     row_ptr: tl.tensor,
     kept_ptr: tl.tensor,
-    vocab: tl.tensor,
+    vocab: Any,
     temperature: tl.tensor,
     low: tl.tensor,
     TILE: tl.constexpr,
@@ -109,7 +109,7 @@ def _keep(
     return x
 
 
-@triton.jit
+@part
 def search_floor(
     row_ptr: tl.tensor,
     kept_ptr: tl.tensor,

@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.part import part
 from kernels.sampling import BANNED, LOGIT_MAX, NOT_FINITE, OUTSIDE, PENALTY_MIN, LogitEdits
 
 _LOGIT_MAX = tl.constexpr(LOGIT_MAX)
@@ -30,7 +31,7 @@ _BLOCK = 512
 _WARPS = 4
 
 
-@triton.jit
+@part
 def _load_entries(
     row_ptr: tl.tensor, ids_ptr: tl.tensor, entries: tl.tensor, end: tl.tensor, vocab: tl.tensor, fault: tl.tensor
 ) -> Any:

@@ -14,11 +14,12 @@ last place.
 
 from typing import Any
 
-import triton
 import triton.language as tl
 
+from kernels.part import part
 
-@triton.jit
+
+@part
 def _splitmix(x: tl.tensor) -> tl.tensor:
     x = x + 0x9E3779B97F4A7C15
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
@@ -26,7 +27,7 @@ def _splitmix(x: tl.tensor) -> tl.tensor:
     return x ^ (x >> 31)
 
 
-@triton.jit
+@part
 def key_of(seed: tl.tensor, choice: tl.tensor, position: tl.tensor) -> Any:
     """Two uint32, of int64 whose bits are taken as they are."""
     mixed = _splitmix(seed.to(tl.uint64, bitcast=True)) ^ choice.to(tl.uint64, bitcast=True)
@@ -34,7 +35,7 @@ def key_of(seed: tl.tensor, choice: tl.tensor, position: tl.tensor) -> Any:
     return mixed.to(tl.uint32), (mixed >> 32).to(tl.uint32)
 
 
-@triton.jit
+@part
 def noise_of(low: tl.tensor, high: tl.tensor, tokens: tl.tensor) -> tl.tensor:
     """float32, to be taken from the logits of `tokens`."""
     x = (tokens.to(tl.uint32) * 0x9E3779B1) ^ low
@@ -45,7 +46,7 @@ def noise_of(low: tl.tensor, high: tl.tensor, tokens: tl.tensor) -> tl.tensor:
     return tl.log(-_log1p(tl.maximum(minus_uniform, 2.0**-24 - 1.0)))
 
 
-@triton.jit
+@part
 def _log1p(x: tl.tensor) -> tl.tensor:
     """log(1 + x), exact to a few units in the last place also where x is tiny (Kahan's quotient)."""
     rounded = 1.0 + x

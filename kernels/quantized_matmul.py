@@ -44,13 +44,13 @@ _LANES = tl.constexpr(LANES)
 
 
 @triton.jit
-def _offset(dtype: tl.constexpr) -> tl.constexpr:
+def _offset(dtype: tl.constexpr) -> Any:
     """The number whose last mantissa bits are a code's, so that setting them adds the code."""
     return 128.0 if dtype == tl.bfloat16 else (1024.0 if dtype == tl.float16 else 0.0)
 
 
 @triton.jit
-def _offset_code(code: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
+def _offset_code(code: tl.tensor, dtype: Any) -> tl.tensor:
     """`code` + `_offset`, exactly. A conversion would take four times as long, and decide how fast a product is."""
     if dtype == tl.bfloat16:
         return (code.to(tl.int16) | 0x4300).to(tl.bfloat16, bitcast=True)

@@ -40,10 +40,9 @@ def draw_tokens(logits: Tensor, params: DrawParams, edits: LogitEdits | None = N
     faults = [
         fault or (ALL_BANNED if total == -math.inf else 0) for fault, total in zip(faults, columns[3], strict=True)
     ]
+    logprobs, floors, totals = (torch.tensor(column, dtype=torch.float32) for column in columns[1:])
     return Drawn(
-        torch.tensor(columns[0], dtype=torch.int64),
-        *(torch.tensor(column, dtype=torch.float32) for column in columns[1:]),
-        torch.tensor(faults, dtype=torch.int32),
+        torch.tensor(columns[0], dtype=torch.int64), logprobs, floors, totals, torch.tensor(faults, dtype=torch.int32)
     )
 
 

@@ -182,8 +182,8 @@ def draw_tokens(logits: Tensor, params: DrawParams, edits: LogitEdits | None = N
     drawn = Drawn(ids, logprobs, floors, totals, faults)
     if rows == 0:
         return drawn
-    tile = min(TILE, triton.next_power_of_2(vocab))
-    tiles = triton.cdiv(vocab, tile)
+    tile = min(TILE, int(triton.next_power_of_2(vocab)))
+    tiles = -(-vocab // tile)
     floats = torch.empty(rows, FLOATS, tiles, device=device)
     ints = torch.empty(rows, INTS, tiles, dtype=torch.int32, device=device)
     limits = (params.temperature, params.top_k, params.top_p, params.min_p)

@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 
 from kernels.noise import key_of, noise_of
+from kernels.part import part
 from kernels.sampling import BANNED, NOT_FINITE, TEMPERATURE_MIN
 
 TILE = 4096
@@ -42,7 +43,7 @@ _INTS = tl.constexpr(INTS)
 _NOWHERE = tl.constexpr(2**31 - 1)
 
 
-@triton.jit
+@part
 def load_scaled(row_ptr: tl.tensor, columns: tl.tensor, vocab: tl.tensor, temperature: tl.tensor) -> Any:
     """The x of these tokens, -inf where banned or past the vocabulary; and the logits, 0 past it."""
     logits = tl.load(row_ptr + columns, mask=columns < vocab, other=0.0).to(tl.float32)
@@ -50,7 +51,7 @@ def load_scaled(row_ptr: tl.tensor, columns: tl.tensor, vocab: tl.tensor, temper
     return tl.where(never, float("-inf"), tl.div_rn(tl.where(never, 0.0, logits), temperature)), logits
 
 
-@triton.jit
+@part
 def load_temperature(temperature_ptr: tl.tensor, row: tl.tensor) -> Any:
     """What the logits are divided by, and whether the row is drawn at all (else it is arg max)."""
     temperature = tl.load(temperature_ptr + row)
@@ -58,7 +59,7 @@ def load_temperature(temperature_ptr: tl.tensor, row: tl.tensor) -> Any:
     return tl.where(drawn, temperature, 1.0), drawn
 
 
-@triton.jit
+@part
 def load_truncates(
     top_k_ptr: tl.tensor, top_p_ptr: tl.tensor, min_p_ptr: tl.tensor, row: tl.tensor, vocab: tl.tensor
 ) -> tl.tensor:
@@ -66,14 +67,14 @@ def load_truncates(
     return (tl.load(top_p_ptr + row) < 1) | (tl.load(min_p_ptr + row) > 0) | ((top_k > 0) & (top_k < vocab))
 
 
-@triton.jit
+@part
 def argmax_first(values: tl.tensor, where: tl.tensor) -> Any:
     """The greatest value, and the least place that has it."""
     greatest = tl.max(values, axis=0)
     return greatest, tl.min(tl.where(values == greatest, where, _NOWHERE), axis=0)
 
 
-@triton.jit
+@part
 def finite_or_zero(x: tl.tensor) -> tl.tensor:
     """What may be taken from logits of which all are -inf: -inf - -inf is NaN."""
     return tl.where(x == float("-inf"), 0.0, x)

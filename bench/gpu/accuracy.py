@@ -5,6 +5,7 @@ of its type, which is a few roundings of it.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from bench.gpu import draws, products
 from bench.gpu.cases import AttentionInputs, AttentionShape
 from bench.gpu.machine import Machine
 from bench.gpu.part import Case, Found, Row, told
+from bench.table import Cell
 from kernels.reference import ReferenceOps
 from kernels.triton_ops import TritonOps
 
@@ -39,7 +41,7 @@ def run(machine: Machine) -> Found:
         if not error <= LIMITS[case.dtype]:
             faults.append(f"{case.kernel} {name} {case.shape}: an error of {error:.2g}")
         worst[case.kernel, name] = max(worst.get((case.kernel, name), (0.0, "")), (error, case.shape))
-    table = [[kernel, name, error, shape] for (kernel, name), (error, shape) in sorted(worst.items())]
+    table: list[list[Cell]] = [[kernel, name, error, shape] for (kernel, name), (error, shape) in sorted(worst.items())]
     return Found(rows, faults, ["kernel", "dtype", "worst error", "at"], table)
 
 
@@ -63,12 +65,11 @@ def _elementwise(machine: Machine, dtype: torch.dtype) -> Iterator[Case]:
     for tokens, hidden in ((3, 48),) if machine.dry else ((1, 2_048), (17, 4_096), (1_000, 4_100)):
         x, other, weight = _normal(machine, dtype, (tokens, hidden), (tokens, hidden), (hidden,))
         shape = f"{tokens} x {hidden}"
-        wide = x.float(), other.float(), weight.float()
         yield Case(
             "rms_norm",
             dtype,
             shape,
-            lambda x=x, w=weight, wide=wide: (KERNELS.rms_norm(x, w, EPS), REFERENCE.rms_norm(wide[0], wide[2], EPS)),
+            lambda x=x, w=weight: (KERNELS.rms_norm(x, w, EPS), REFERENCE.rms_norm(x.float(), w.float(), EPS)),
         )
         yield Case(
             "add_rms_norm",
@@ -83,7 +84,7 @@ def _elementwise(machine: Machine, dtype: torch.dtype) -> Iterator[Case]:
             "silu_and_mul",
             dtype,
             shape,
-            lambda x=x, wide=wide: (KERNELS.silu_and_mul(x), REFERENCE.silu_and_mul(wide[0])),
+            lambda x=x: (KERNELS.silu_and_mul(x), REFERENCE.silu_and_mul(x.float())),
         )
 
 
@@ -112,10 +113,10 @@ def _shapes(machine: Machine, dtype: torch.dtype) -> Iterator[AttentionShape]:
             yield AttentionShape(
                 heads=heads, kv_heads=kv_heads, head_dim=head_dim, block_size=block_size, lengths=EDGES + LONG
             )
-    common = {"heads": 32, "kv_heads": 8, "head_dim": 128, "block_size": 16}
-    yield AttentionShape(**common, lengths=EDGES + LONG, window=33)
+    common = AttentionShape(heads=32, kv_heads=8, head_dim=128, block_size=16, lengths=EDGES + LONG)
+    yield replace(common, window=33)
     for kv in (torch.int8, torch.float8_e4m3fn) if whole else ():
-        yield AttentionShape(**common, lengths=EDGES + LONG, kv=kv)
+        yield replace(common, kv=kv)
 
 
 def _attend(machine: Machine, dtype: torch.dtype, shape: AttentionShape) -> tuple[Tensor, Tensor]:
