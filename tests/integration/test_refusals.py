@@ -1,6 +1,7 @@
 """Whatever refuses a request leaves its limits as they were."""
 
 from collections.abc import AsyncIterator
+from time import monotonic
 
 import asyncpg
 import pytest
@@ -12,6 +13,7 @@ from gateway.admission.limiter import Limit, Used
 from gateway.admission.pg_limiter import PgLimiter
 from gateway.api.exchange import Exchange
 from gateway.db import pools
+from gateway.dispatch.terms import Terms
 from gateway.errors import BodyTooLarge, DeadlineExceeded, GatewayError, QueueFull, RateLimited, Unavailable
 from shared.ids import uuid7
 from tests.demands import KEY, TENANT, demand, limit
@@ -39,16 +41,19 @@ async def ask(limiter: PgLimiter, refuse: GatewayError, limits: tuple[Limit, ...
     dispatcher.refuse = refuse
     async with scripted_services(ScriptedPrincipals(), limiter, dispatcher) as services:
         admitted = await services.admission.admit(
-            Caller(tenant_id=TENANT, key_id=KEY, limits=limits), uuid7(), Generation(model=MODEL_NAME, prompts=("hi",))
+            Caller(tenant_id=TENANT, key_id=KEY, limits=limits),
+            uuid7(),
+            Generation(model=MODEL_NAME, prompts=("hi",)),
+            wait_s=1,
         )
         exchange = Exchange(
             admitted,
             admission=services.admission,
             dispatcher=dispatcher,
             metrics=services.metrics,
-            wait_s=1,
+            terms=Terms(wait_s=1),
             run_s=1,
-            arrived_s=0,
+            arrived_s=monotonic(),
         )
         with pytest.raises(type(refuse)):
             async with exchange:
