@@ -195,16 +195,19 @@ async def _streams(bench: Bench, size: Size) -> list[Measure]:
 
 
 async def _admission(bench: Bench, size: Size) -> list[Measure]:
-    found = await admission.decisions(
-        bench.stack.postgres_url, bench.tenant, rate=size.decision_rate, duration_s=size.decision_s
-    )
-    took = _some(found.took_s)
-    kind = f"admission decision at {size.decision_rate:g}/s"
-    return [
-        Measure(f"{kind}, p50", took.p50 * 1_000, "ms", ("<=", 0.5)),
-        Measure(f"{kind}, p99", took.p99 * 1_000, "ms", ("<=", 2)),
-        Measure(f"{kind}, not made", found.failed, "", ("<=", 0)),
-    ]
+    measured: list[Measure] = []
+    for which, limits in (("", bench.tenant.limits), (", every limit", admission.every_limit(bench.tenant))):
+        found = await admission.decisions(
+            bench.stack.postgres_url, bench.tenant, limits, rate=size.decision_rate, duration_s=size.decision_s
+        )
+        took = _some(found.took_s)
+        kind = f"admission decision at {size.decision_rate:g}/s{which}"
+        measured += [
+            Measure(f"{kind}, p50", took.p50 * 1_000, "ms", ("<=", 0.5)),
+            Measure(f"{kind}, p99", took.p99 * 1_000, "ms", ("<=", 2)),
+            Measure(f"{kind}, not made", found.failed, "", ("<=", 0)),
+        ]
+    return measured
 
 
 def _some(found: Spread | None) -> Spread:

@@ -79,9 +79,11 @@ BEGIN
 END $$;
 
 -- What a scope holds of a cap. Counts live rows, and no more than `p_rows_max` of them: beyond that it is full anyway.
+-- It and the next two read by plain index scans, which mark the entries of dead rows so that the next reader passes
+-- over them. Bitmap scans never do: after a burst each admission read all that had come and gone since the last vacuum.
 CREATE FUNCTION cap_held(
     p_metric text, p_tenant uuid, p_key uuid, p_model uuid, p_by_key boolean, p_by_model boolean, p_now timestamptz, p_rows_max bigint)
-    RETURNS bigint LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+    RETURNS bigint LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 BEGIN
     RETURN (
         SELECT coalesce(sum(live.weight), 0) FROM (
@@ -100,7 +102,7 @@ END $$;
 CREATE FUNCTION cap_wait_us(
     p_metric text, p_tenant uuid, p_key uuid, p_model uuid, p_by_key boolean, p_by_model boolean, p_now timestamptz,
     p_allowed bigint, p_amount bigint)
-    RETURNS bigint LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+    RETURNS bigint LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 BEGIN
     RETURN (
         SELECT coalesce(ceil(extract(epoch FROM max(live.expires_at) - p_now) * 1000000)::bigint, 0) FROM (
@@ -118,7 +120,7 @@ END $$;
 -- here to there in one transaction.
 CREATE FUNCTION budget_held(
     p_metric text, p_tenant uuid, p_key uuid, p_model uuid, p_by_key boolean, p_by_model boolean, p_now timestamptz)
-    RETURNS bigint LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+    RETURNS bigint LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     scope_name text := budget_scope(p_tenant, p_key, p_model, p_by_key, p_by_model);
     since      timestamptz := budget_start(p_metric, p_now);

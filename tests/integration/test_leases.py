@@ -4,6 +4,7 @@ come back after a crash of Postgres and after nothing else."""
 import asyncio
 import types
 from collections.abc import AsyncIterator, Coroutine, Generator
+from time import monotonic
 from typing import Any
 
 import asyncpg
@@ -16,6 +17,7 @@ from gateway.admission.limiter import Used
 from gateway.admission.pg_limiter import PgLimiter
 from gateway.api.exchange import Exchange
 from gateway.db import pools
+from gateway.dispatch.terms import Terms
 from gateway.ledger.writer import Writer
 from gateway.services import Services
 from shared.ids import uuid7
@@ -50,15 +52,15 @@ async def services(limiter: PgLimiter) -> AsyncIterator[Services]:
 async def request(services: Services) -> None:
     """All that is done for one request, but for HTTP."""
     generation = Generation(model=MODEL, prompts=("hi",), max_tokens=50)
-    admitted = await services.admission.admit(CALLER, uuid7(), generation)
+    admitted = await services.admission.admit(CALLER, uuid7(), generation, wait_s=60)
     exchange = Exchange(
         admitted,
         admission=services.admission,
         dispatcher=services.dispatcher,
         metrics=services.metrics,
-        wait_s=60,
+        terms=Terms(wait_s=60),
         run_s=60,
-        arrived_s=0,
+        arrived_s=monotonic(),
     )
     async with exchange:
         async for _ in exchange.chunks():

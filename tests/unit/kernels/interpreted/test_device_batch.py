@@ -1,4 +1,4 @@
-"""Batches prepared on the device: against the plain reference, and against what the host packs of the same schedule."""
+"""Batches prepared on the device: against the plain reference, which prepares one sequence after the other."""
 
 from dataclasses import astuple
 
