@@ -50,6 +50,7 @@ async def answer(request: Request[Any, Any, Any], services: Services, endpoint: 
     stack = AsyncExitStack()
     async with stack:
         visit = stack.enter_context(Visit(request_id(request.scope), services.metrics))
+        request.scope["state"][errors.TOKENS_USED] = visit.tokens_used
         async with body.refusing(request):
             stack.enter_context(services.gate.place())
             principal = await guards.inference(request, services)
@@ -99,8 +100,8 @@ async def _begin(
         run_s=services.settings.run_s,
         arrived_s=visit.arrived_s,
     )
-    visit.exchange = await stack.enter_async_context(exchange)
-    return exchange
+    visit.exchange = exchange
+    return await stack.enter_async_context(exchange)
 
 
 def _heading(visit: Visit, asked: Body, generation: Generation, choices: int) -> Heading:

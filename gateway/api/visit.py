@@ -35,6 +35,9 @@ class Visit:
     exchange: Exchange | None = None
     outcome: str = GONE
 
+    def tokens_used(self) -> int:
+        return 0 if self.exchange is None else self.exchange.tokens_used
+
     def __enter__(self) -> Self:
         return self
 
@@ -50,6 +53,6 @@ class Visit:
             model=self.model,
             stream=self.stream,
             outcome=self.outcome,
-            tokens=0 if self.exchange is None else self.exchange.tokens_used,
+            tokens=self.tokens_used(),
             total_ms=int((monotonic() - self.arrived_s) * 1_000),
         )
