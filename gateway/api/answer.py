@@ -17,7 +17,7 @@ from gateway.admission.generation import Generation
 from gateway.api import body, errors, patience
 from gateway.api.exchange import Exchange
 from gateway.api.hangup import Hangup
-from gateway.api.requestid import request_id
+from gateway.api.requestid import client_id, request_id
 from gateway.api.schemas import Body
 from gateway.api.shape import Choice, Heading, Shape, Usage, event
 from gateway.api.sse import EventStream
@@ -49,7 +49,7 @@ async def answer(request: Request[Any, Any, Any], services: Services, endpoint: 
     settings = services.settings
     stack = AsyncExitStack()
     async with stack:
-        visit = stack.enter_context(Visit(request_id(request.scope), services.metrics))
+        visit = stack.enter_context(Visit(request_id(request.scope), services.metrics, client_id(request.scope)))
         request.scope["state"][errors.TOKENS_USED] = visit.tokens_used
         async with body.refusing(request):
             stack.enter_context(services.gate.place())

@@ -28,6 +28,7 @@ class Visit:
 
     request_id: UUID
     metrics: Metrics
+    client_request: str | None = None
     arrived_s: float = field(default_factory=monotonic)
     tenant: str | None = None
     model: str = UNKNOWN_MODEL
@@ -49,6 +50,7 @@ class Visit:
         (logger.warning if broken else logger.info)(
             "request.finished",
             request=str(self.request_id),
+            client_request=self.client_request,
             tenant=self.tenant,
             model=self.model,
             stream=self.stream,
