@@ -160,6 +160,9 @@ class ClientGone(GatewayError):
 
 
 class RequestFailed(GatewayError):
+    """Not retryable: what the engine computed is paid for, and the same input would most likely fail again."""
+
+    retryable = False
     code = "engine_error"
 
 

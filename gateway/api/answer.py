@@ -17,7 +17,7 @@ from gateway.admission.generation import Generation
 from gateway.api import body, errors, patience
 from gateway.api.exchange import Exchange
 from gateway.api.hangup import Hangup
-from gateway.api.requestid import request_id
+from gateway.api.requestid import client_id, request_id
 from gateway.api.schemas import Body
 from gateway.api.shape import Choice, Heading, Shape, Usage, event
 from gateway.api.sse import EventStream
@@ -49,7 +49,8 @@ async def answer(request: Request[Any, Any, Any], services: Services, endpoint: 
     settings = services.settings
     stack = AsyncExitStack()
     async with stack:
-        visit = stack.enter_context(Visit(request_id(request.scope), services.metrics))
+        visit = stack.enter_context(Visit(request_id(request.scope), services.metrics, client_id(request.scope)))
+        request.scope["state"][errors.TOKENS_USED] = visit.tokens_used
         async with body.refusing(request):
             stack.enter_context(services.gate.place())
             principal = await guards.inference(request, services)
@@ -99,8 +100,8 @@ async def _begin(
         run_s=services.settings.run_s,
         arrived_s=visit.arrived_s,
     )
-    visit.exchange = await stack.enter_async_context(exchange)
-    return exchange
+    visit.exchange = exchange
+    return await stack.enter_async_context(exchange)
 
 
 def _heading(visit: Visit, asked: Body, generation: Generation, choices: int) -> Heading:

@@ -22,6 +22,13 @@ T = TypeVar("T")
 DISCARD_BYTES_MAX = 64 * 1024 * 1024
 DISCARD_S = 10.0
 MESSAGE_CHARS_MAX = 300
+HALF_A_PAIR = "it has half of a surrogate pair (\\ud800 to \\udfff), which is no character"
+HALF_A_PAIR_FAULTS = (
+    "surrogate pair",
+    "end of hex escape",
+)  # msgspec's words for it, in fields that it reads and skips
+TRUNCATED = "Input data was truncated"
+ROOM = b" " * 8  # with which msgspec tells half a pair near the end of a body from a body that ends too early
 MEDIA_TYPES = ("", "application/json", "application/octet-stream", "text/plain")
 
 _AT_PATH = re.compile(r" - at `\$\.?(?P<path>.*)`$", re.DOTALL)
@@ -90,17 +97,33 @@ def decode_query(pairs: Iterable[tuple[str, str]], kind: type[T]) -> T:
 
 
 def decode(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
-    """`body` as the decoder's type. Raises InvalidRequest whose `param` is the field at fault."""
+    """`body` as the decoder's type. Raises InvalidRequest whose `param` is the field at fault. Of a field that is given
+    twice the last one counts.
+    """
     try:
-        # msgspec skips fields of type Raw without looking at their encoding: one rule for all fields.
-        return decoder.decode(body if body.isascii() else body.decode())
+        return _decoded(body, decoder)
     except msgspec.ValidationError as error:
         raise _invalid_field(str(error)) from None
     except RecursionError:
         raise InvalidRequest("The body is nested too deeply.") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         detail = "not valid UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+        if any(fault in detail for fault in HALF_A_PAIR_FAULTS):
+            detail = HALF_A_PAIR
         raise InvalidRequest(f"The body is not valid JSON: {_short(detail)}.", code="invalid_json") from None
+
+
+def _decoded(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
+    # msgspec skips fields of type Raw without looking at their encoding: one rule for all fields.
+    data = body if body.isascii() else body.decode()
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError as error:
+        if str(error) != TRUNCATED:
+            raise
+        return decoder.decode(body + ROOM)
 
 
 def _invalid_field(detail: str) -> InvalidRequest:

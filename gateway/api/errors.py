@@ -4,12 +4,15 @@ A stream that has begun has no status left to tell an error by: `gateway.api.ans
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException
 
+from gateway import headers
+from gateway.api import patience
 from gateway.api.requestid import request_id
 from gateway.auth import keys
 from gateway.errors import GatewayError
@@ -17,6 +20,7 @@ from shared import log
 
 logger = log.get("gateway.api")
 
+TOKENS_USED = "tokens_used"  # a request's state: what it is charged with, as far as it has come
 UNEXPECTED = "The server had an error while processing this request."
 
 
@@ -57,22 +61,27 @@ def on_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Resp
     message = f"{request.method} {request.url.path[:200]}: {error.detail[:200]}"
     body = ErrorBody(message=message, type="invalid_request_error" if error.status_code < 500 else "server_error")
     content = _encoded(body)
-    headers = {name: value for name, value in (error.headers or {}).items() if name.lower() == "allow"}
-    return Response(content, status_code=error.status_code, media_type="application/json", headers=headers)
+    told = {name: value for name, value in (error.headers or {}).items() if name.lower() == "allow"}
+    return Response(content, status_code=error.status_code, media_type="application/json", headers=told)
 
 
 def on_unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """Worth one more try, unless tokens were used for it: they are paid for, and would be again."""
     logger.error("request.crashed", request=str(request_id(request.scope)), exc_info=error)
-    return Response(encode(GatewayError(UNEXPECTED)), status_code=500, media_type="application/json")
+    tokens_used: Callable[[], int] | None = request.scope["state"].get(TOKENS_USED)
+    retry = None
+    if tokens_used is not None:
+        retry = not tokens_used() and not patience.is_retry(headers.values(request.scope, patience.RETRY_COUNT))
+    return on_gateway_error(request, GatewayError(UNEXPECTED, retry=retry))
 
 
 def _headers(error: GatewayError) -> dict[str, str]:
-    headers = dict(error.headers)
+    told = dict(error.headers)
     if error.retry_after_ms is not None:
-        headers["retry-after"] = str(max(1, math.ceil(error.retry_after_ms / 1_000)))
-        headers["retry-after-ms"] = str(error.retry_after_ms)
+        told["retry-after"] = str(max(1, math.ceil(error.retry_after_ms / 1_000)))
+        told["retry-after-ms"] = str(error.retry_after_ms)
     if error.should_retry is not None:
-        headers["x-should-retry"] = "true" if error.should_retry else "false"
+        told["x-should-retry"] = "true" if error.should_retry else "false"
     if error.status == 401:
-        headers.setdefault("www-authenticate", "Bearer")
-    return headers
+        told.setdefault("www-authenticate", "Bearer")
+    return told

@@ -8,12 +8,13 @@ from typing import Any
 import msgspec
 
 from gateway.admission.generation import Generation, Turn
-from gateway.api import ranges
-from gateway.api.schemas import NEUTRAL, NULL, Body, ChatBody, CompletionBody, Message
+from gateway.api import policy, ranges
+from gateway.api.schemas import NULL, Body, ChatBody, CompletionBody, Message
 from gateway.errors import InvalidRequest
 
 MESSAGES_MAX = 2_048
 
+TOOL_ROLES = ("tool", "function")
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
@@ -44,8 +45,11 @@ def chat(body: ChatBody) -> Generation:
 
 def completion(body: CompletionBody) -> Generation:
     prompts = _prompts(body.prompt)
+    common = _common(body, prompts=len(prompts))
+    if body.best_of is not None and body.best_of != common.n:
+        raise policy.refusal("best_of")
     return msgspec.structs.replace(
-        _common(body, prompts=len(prompts)),
+        common,
         prompts=prompts,
         max_tokens=ranges.at_least_one(body.max_tokens, "max_tokens"),
         logprobs=ranges.between(body.logprobs, 0, ranges.COMPLETION_LOGPROBS_MAX, "logprobs"),
@@ -55,10 +59,6 @@ def completion(body: CompletionBody) -> Generation:
 def _common(body: Body, *, prompts: int = 1) -> Generation:
     _refuse_unsupported(body)
     n = ranges.choices(body.n, prompts)
-    if body.best_of is not None and body.best_of != n:
-        raise InvalidRequest(
-            "best_of is not supported yet, unless it equals n.", param="best_of", code="unsupported_parameter"
-        )
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options needs stream to be true.", param="stream_options")
     temperature = ranges.between(body.temperature, 0, ranges.TEMPERATURE_MAX, "temperature")
@@ -84,10 +84,10 @@ def _common(body: Body, *, prompts: int = 1) -> Generation:
 
 
 def _refuse_unsupported(body: Body) -> None:
-    for field, neutral in NEUTRAL.items():
-        raw: msgspec.Raw = getattr(body, field, NULL)
-        if raw is not NULL and not _is_neutral(raw, neutral):
-            raise InvalidRequest(f"{field} is not supported yet.", param=field, code="unsupported_parameter")
+    for field, found in policy.REFUSED.items():
+        raw = getattr(body, field, NULL)
+        if isinstance(raw, msgspec.Raw) and raw is not NULL and not _is_neutral(raw, found.neutral):
+            raise policy.refusal(field)
 
 
 def _is_neutral(raw: msgspec.Raw, neutral: tuple[Any, ...]) -> bool:
@@ -100,12 +100,16 @@ def _is_neutral(raw: msgspec.Raw, neutral: tuple[Any, ...]) -> bool:
 
 def _turn(message: Message, path: str) -> Turn:
     role = ROLES.get(message.role)
+    if message.role in TOOL_ROLES:
+        told = f"{path}.role: what tools answered is not supported yet."
+        raise InvalidRequest(told, param=f"{path}.role", code="unsupported_value")
     if role is None:
         shown = message.role[:40]
         raise InvalidRequest(f"{path}.role is {shown!r}; it must be one of {', '.join(ROLES)}.", param=f"{path}.role")
     for field in ("tool_calls", "function_call"):
         if not _is_neutral(getattr(message, field), ([],)):
-            raise InvalidRequest(f"{path}.{field} is not supported yet.", param=f"{path}.{field}")
+            told = f"{path}.{field} is not supported yet."
+            raise InvalidRequest(told, param=f"{path}.{field}", code="unsupported_parameter")
     return Turn(role, _content(message, f"{path}.content"))
 
 

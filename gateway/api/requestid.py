@@ -1,16 +1,22 @@
 """The request's id: drawn here, never taken from the client, on every response, error and stream as `x-request-id`.
 
-It is also the key of the request's usage event, so that a client can name what it was billed for.
+It is also the key of the request's usage event, so that a client can name what it was billed for. A client's own id is
+noted beside it in the log, if it looks like one.
 """
 
-from typing import cast
+import re
+from typing import Final, cast
 from uuid import UUID
 
 from litestar.types import Message, Scope
 
+from gateway import headers
+from gateway.auth import keys
 from shared.ids import uuid7
 
 STATE_KEY = "request_id"
+
+_CLIENT_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def request_id(scope: Scope) -> UUID:
@@ -19,6 +25,12 @@ def request_id(scope: Scope) -> UUID:
     if STATE_KEY not in state:
         state[STATE_KEY] = uuid7()
     return cast("UUID", state[STATE_KEY])
+
+
+def client_id(scope: Scope) -> str | None:
+    """What the client calls its request, without secrets; None unless it sent one id of harmless characters."""
+    sent = headers.values(scope, b"x-request-id")
+    return keys.redact(sent[0]) if len(sent) == 1 and _CLIENT_ID.fullmatch(sent[0]) else None
 
 
 async def add_header(message: Message, scope: Scope) -> None:

@@ -1,11 +1,8 @@
-"""The bodies of requests, field for field as OpenAI documents them, and what is done with each field.
+"""The bodies of requests, field for field as OpenAI documents them.
 
-Decoding settles types, `gateway.api.parse` and `ranges` the rest. A field that is not listed is refused by its name.
-Fields of type Raw are not looked into while decoding: those in `NEUTRAL` are refused unless they say what is done
-anyway, the others have no effect here.
+Decoding settles types, `gateway.api.parse` and `ranges` the rest; `gateway.api.policy` says what becomes of each field.
+A field that is not listed is refused by its name. Fields of type Raw are not looked into while decoding.
 """
-
-from typing import Any
 
 import msgspec
 
@@ -45,7 +42,6 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     logit_bias: dict[str, float] | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    best_of: int | None = None  # only as many as n
 
     # Extensions, as vLLM and SGLang name them.
     ignore_eos: bool | None = None  # go on to max_tokens
@@ -73,8 +69,11 @@ class ChatBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     logprobs: bool | None = None
     top_logprobs: int | None = None
 
-    parallel_tool_calls: bool | None = None  # without effect: there are no tools
+    # Accepted without effect.
+    parallel_tool_calls: bool | None = None
+    prompt_cache_options: msgspec.Raw = NULL
 
+    # Refused unless neutral.
     tools: msgspec.Raw = NULL
     tool_choice: msgspec.Raw = NULL
     functions: msgspec.Raw = NULL
@@ -85,13 +84,16 @@ class ChatBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     web_search_options: msgspec.Raw = NULL
     reasoning_effort: msgspec.Raw = NULL
     verbosity: msgspec.Raw = NULL
+    moderation: msgspec.Raw = NULL
     store: msgspec.Raw = NULL
 
 
 class CompletionBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     prompt: str | list[str | int | list[int]]
     logprobs: int | None = None
+    best_of: int | None = None  # only as many as n
 
+    # Refused unless neutral.
     echo: msgspec.Raw = NULL
     suffix: msgspec.Raw = NULL
 
@@ -102,22 +104,3 @@ class LenientChatBody(ChatBody, frozen=True, kw_only=True, forbid_unknown_fields
 
 class LenientCompletionBody(CompletionBody, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """For tenants with the flag `ignore_unknown_fields`."""
-
-
-# The values, besides null, with which a refused field changes nothing.
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "response_format": ({"type": "text"},),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "modalities": (["text"],),
-    "audio": (),
-    "prediction": (),
-    "web_search_options": (),
-    "reasoning_effort": ("none",),
-    "verbosity": ("medium",),
-    "store": (False,),
-    "echo": (False,),
-    "suffix": ("",),
-}

@@ -28,12 +28,16 @@ class Visit:
 
     request_id: UUID
     metrics: Metrics
+    client_request: str | None = None
     arrived_s: float = field(default_factory=monotonic)
     tenant: str | None = None
     model: str = UNKNOWN_MODEL
     stream: bool = False
     exchange: Exchange | None = None
     outcome: str = GONE
+
+    def tokens_used(self) -> int:
+        return 0 if self.exchange is None else self.exchange.tokens_used
 
     def __enter__(self) -> Self:
         return self
@@ -46,10 +50,11 @@ class Visit:
         (logger.warning if broken else logger.info)(
             "request.finished",
             request=str(self.request_id),
+            client_request=self.client_request,
             tenant=self.tenant,
             model=self.model,
             stream=self.stream,
             outcome=self.outcome,
-            tokens=0 if self.exchange is None else self.exchange.tokens_used,
+            tokens=self.tokens_used(),
             total_ms=int((monotonic() - self.arrived_s) * 1_000),
         )

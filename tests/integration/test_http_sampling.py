@@ -89,7 +89,7 @@ async def test_every_parameter_reaches_the_worker(gateway: ScriptedGateway, path
 
 
 async def test_null_is_the_default_of_every_parameter(gateway: ScriptedGateway, path: str) -> None:
-    nothing = {**dict.fromkeys(EVERYTHING), "best_of": None, "logprobs": None, "seed": 1, "max_tokens": 8}
+    nothing = {**dict.fromkeys(EVERYTHING), "logprobs": None, "seed": 1, "max_tokens": 8}
     assert await asked(gateway, path, **nothing) == wire.Sampling(max_tokens=8, seed=1)
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from gateway.admission.generation import Generation, Turn
 from gateway.api import body, chat, completions
-from gateway.api.schemas import NEUTRAL
+from gateway.api.policy import REFUSED
 from gateway.errors import InvalidRequest
 
 DEEP = 100_000
@@ -39,7 +39,7 @@ def test_defaults() -> None:
     [
         *("max_tokens", "temperature", "top_p", "n", "stop", "stream", "stream_options", "seed", "logit_bias", "user"),
         *("top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens"),
-        *("stop_token_ids", "ignore_eos", "best_of"),
+        *("stop_token_ids", "ignore_eos"),
     ],
 )
 def test_null_is_as_if_absent(field: str) -> None:
@@ -125,6 +125,7 @@ def test_a_refused_range_is_told_exactly(field: str, value: str, low: str, high:
 
 
 def test_best_of_is_only_as_many_as_n() -> None:
+    assert parse_completion(best_of=None) == parse_completion()
     assert parse_completion(best_of=3, n=3).n == 3
     assert parse_completion(best_of=1).n == 1
     with pytest.raises(InvalidRequest) as refused:
@@ -161,10 +162,10 @@ def test_logit_bias_keys_become_ids() -> None:
         parse_chat(logit_bias={"5": 1, "05": 2})  # one id in two spellings
 
 
-@pytest.mark.parametrize("field", sorted(NEUTRAL))
+@pytest.mark.parametrize("field", sorted(REFUSED.keys() - {"best_of"}))
 def test_an_unsupported_field_is_refused_unless_it_says_nothing(field: str) -> None:
     accepts = parse_completion if field in ("echo", "suffix") else parse_chat
-    for neutral in (None, *NEUTRAL[field]):
+    for neutral in (None, *REFUSED[field].neutral):
         assert accepts(**{field: neutral}) == accepts()
     with pytest.raises(InvalidRequest) as refused:
         accepts(**{field: {"some": ["thing", 3]}})
