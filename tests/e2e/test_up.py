@@ -173,9 +173,9 @@ def test_ctrl_c_stops_every_process(tmp_path: Path) -> None:
     assert process.returncode == 0
     assert [line for line in output.splitlines() if line.startswith("stop")] == [
         "stopping gateway-0",
+        "stopping postgres",
         "stopping worker-0",
         "stopping nats",
-        "stopping postgres",
         "stopped",
     ]
     assert not any(mark.find() for mark in marks)
