@@ -87,7 +87,7 @@ def mass_from(
 def _keep(
     row_ptr: tl.tensor,
     kept_ptr: tl.tensor,
-    vocab: Any,
+    vocab: tl.tensor,
     temperature: tl.tensor,
     low: tl.tensor,
     TILE: tl.constexpr,
@@ -95,7 +95,7 @@ def _keep(
 ) -> tl.tensor:
     """[KEPT] the x at or above `low` in their order, at most KEPT, then -inf. What is -inf is not copied."""
     filled = 0
-    for start in range(0, vocab, TILE):
+    for start in range(0, vocab, TILE):  # pyright: ignore[reportArgumentType] - it is not Python's own here
         x, _ = load_scaled(row_ptr, start + tl.arange(0, TILE), vocab, temperature)
         above = ((x >= low) & (x > float("-inf"))).to(tl.int32)
         number = tl.sum(above, axis=0)

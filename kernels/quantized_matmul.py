@@ -50,13 +50,13 @@ def _offset(dtype: tl.constexpr) -> Any:
 
 
 @triton.jit
-def _offset_code(code: tl.tensor, dtype: Any) -> tl.tensor:
+def _offset_code(code: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
     """`code` + `_offset`, exactly. A conversion would take four times as long, and decide how fast a product is."""
     if dtype == tl.bfloat16:
         return (code.to(tl.int16) | 0x4300).to(tl.bfloat16, bitcast=True)
     if dtype == tl.float16:
         return (code.to(tl.int16) | 0x6400).to(tl.float16, bitcast=True)
-    return code.to(dtype)
+    return code.to(dtype)  # pyright: ignore[reportArgumentType] - triton takes a type known when it compiles
 
 
 @triton.jit(do_not_specialize=["rows"])
