@@ -13,14 +13,14 @@ from worker.engine.engine import Engine
 from worker.engine.request import EngineRequest, SamplingParams
 from worker.engine.vocabulary import TokenTable
 from worker.models import sentencepiece
-from worker.models.byte_level import _byte_of_character
+from worker.models.byte_level import _byte_of_character, bytes_of
 from worker.models.first_space import skips_first_space
 
 SPACE = sentencepiece.SPACE
 BOS = "<s>"
 PIECES = [BOS, "<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), SPACE, "a", "b", f"{SPACE}a", f"{SPACE}{SPACE}"]
 CHARACTERS = ["\u00e9", "\u4f60", "\U0001f600"]
-LETTERS = {byte: character for character, byte in _byte_of_character().items()}
+LETTERS = {bytes_of(letter)[0]: letter for letter in map(chr, _byte_of_character())}
 
 
 def special(tokenizer: Tokenizer) -> Tokenizer:
