@@ -59,13 +59,14 @@ class Reciter:
     block_size = 4
     blocks_total = 40
     context_length = 128
+    steps_ahead = 0
 
     def __init__(self, output: list[int], *, after: int, vocab_size: int) -> None:
         self.vocab_size = vocab_size
         self._output = output
         self._after = after
 
-    def execute(self, batch: Batch) -> Sampled:
+    def submit(self, batch: Batch) -> Sampled:
         ids = [self._output[params.position - self._after] for params in batch.samples]
         return Sampled(ids, [None] * len(ids))
 
