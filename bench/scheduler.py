@@ -16,7 +16,7 @@ RUNNING = 256
 WAITING = (0, 10_000)
 STEPS, STEPS_QUICK = 1_000, 100
 ARRIVALS_RATE, ARRIVALS_S = 0.4, 120.0  # about half of what two cores sustain; virtual seconds
-BESIDE, PACE = 64, 2.4  # a fixed number of prompt tokens beside decodes, and what a worker on a CPU does
+BESIDE, PACE = 64, 4.0  # a fixed number of prompt tokens beside decodes, and what a worker on a CPU does
 
 
 def run(*, quick: bool = False) -> None:

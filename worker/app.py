@@ -38,7 +38,7 @@ from worker.settings import WorkerSettings
 SWITCH_INTERVAL_S: Final = 0.0005  # the engine's thread gives the event loop its turn ten times as often as by default
 FAKE_WORDS_MAX: Final = 512
 PROGRESS_STEP: Final = 0.25
-CPU_PACE: Final = 2.4  # gaps at p99 then stay within three times their median (`bench.arrivals`)
+CPU_PACE: Final = 4.0  # typical gaps: at p99 they then stay within three medians over HTTP (docs/log.md)
 CPU_KV_BYTES: Final = 1024**3
 
 

@@ -48,7 +48,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     tokens_beside_decodes: int | None = None
     """Of these, at most so many of prompts in a step that also decodes; without a number, all on a GPU, and on a CPU as
-    many as make it take 2.4 times the typical gap between tokens. Fewer keep running streams even, more let new ones
+    many as make it take 4 times the typical gap between tokens. Fewer keep running streams even, more let new ones
     start sooner."""
 
     step_s_max: float = 60.0
