@@ -59,6 +59,7 @@ class Batch:
     query_start: NDArray[np.int32]  # [sequences + 1]
     context_lens: NDArray[np.int32]  # [sequences] tokens in the KV pool once this step has written
     block_tables: NDArray[np.int32]  # [sequences, blocks_max] padded with 0, the null block
+    rows: NDArray[np.int32]  # [sequences] each one's own while it runs, from 0: what a device may know it by
     sample_rows: NDArray[np.int64]  # [samples] packed token indices whose logits are wanted
     samples: list[SampleParams]  # [samples]
 

@@ -1,8 +1,9 @@
 """Decode steps, one token a sequence, at a few batch sizes that were recorded beforehand.
 
-Owns the buffers that recorded steps read, and the choice of the size: a batch runs at the least size that holds it, and
-the rows beyond it are padding. Invariant: a padded row has slot -1 and no context, so it writes nothing to the pool and
-attends to nothing; no other row can tell whether it is there.
+Owns the buffers that recorded steps read and write, and the choice of the size: a batch runs at the least size that
+holds it, and the rows beyond it are padding. A recorded step prepares its own batch on the device; of the host it needs
+which rows it is over, and that only when they change. Invariant: a padded row has slot -1 and no context, so it writes
+nothing to the pool and attends to nothing; no other row can tell whether it is there.
 """
 
 from collections.abc import Callable
@@ -12,7 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kernels.device_batch import BatchRows, PreparedBatch
 from worker.engine.batch import Batch
+from worker.engine.device_rows import DeviceRows, step_of
 from worker.engine.graphs import Graphs, Run
 from worker.engine.staging import Staging
 from worker.models.decoder import StepTensors
@@ -30,21 +33,33 @@ class DecodeSteps:
     """`forward` computes a step that lies in StepTensors; `capture` must have been called before `run`."""
 
     def __init__(
-        self, forward: Callable[[StepTensors], Tensor], staging: Staging, *, rows_max: int, blocks_max: int
+        self,
+        forward: Callable[[StepTensors], Tensor],
+        staging: Staging,
+        rows: DeviceRows,
+        *,
+        rows_max: int,
+        blocks_max: int,
+        vocab_size: int,
     ) -> None:
         device = staging.device
         self._forward = forward
         self._staging = staging
+        self._rows = rows
         self.sizes = decode_sizes(rows_max)
         self._runs: dict[int, Run] = {}
-        # All that changes from step to step. The first three have rows of their own, each on an aligned address.
-        self._ids = torch.zeros(rows_max, dtype=torch.int64, device=device)
-        self._positions = torch.zeros(rows_max, dtype=torch.int64, device=device)
-        self._slots = torch.full((rows_max,), -1, dtype=torch.int64, device=device)
-        self._context_lens = torch.zeros(rows_max, dtype=torch.int32, device=device)
-        self._tables = torch.zeros((rows_max, blocks_max), dtype=torch.int32, device=device)
-        self._query_start = torch.arange(rows_max + 1, dtype=torch.int32, device=device)
-        self._rows = torch.arange(rows_max, dtype=torch.int64, device=device)
+        # What the host says, and said last.
+        self._told = BatchRows(
+            rows=torch.full((rows_max,), -1, dtype=torch.int32, device=device),
+            query_start=torch.arange(rows_max + 1, dtype=torch.int32, device=device),
+            given_ids=torch.full((rows_max,), -1, dtype=torch.int64, device=device),
+        )
+        self._last: tuple[NDArray[np.int32], NDArray[np.int64]] = (np.zeros(0, np.int32), np.zeros(0, np.int64))
+        # What the device makes of it. Logits have a place of their own: kept in a graph's memory, each size would take
+        # its own.
+        self._batch = PreparedBatch.of(rows_max, rows_max, blocks_max, device)
+        self._sample_rows = torch.arange(rows_max, dtype=torch.int64, device=device)
+        self._logits = torch.empty(rows_max, vocab_size, device=device)
 
     def capture(self, graphs: Graphs) -> None:
         """Largest first: the others then find room in the memory that it took."""
@@ -55,38 +70,52 @@ class DecodeSteps:
         rows = len(batch.context_lens)
         return rows == len(batch.ids) and rows <= self.sizes[-1]
 
-    def run(self, batch: Batch) -> Tensor:
-        """The logits of `batch.sample_rows`, [samples, vocab]. They are overwritten by the next step."""
+    def run(self, batch: Batch) -> tuple[BatchRows, Tensor]:
+        """What the device was told, and the logits of `batch.sample_rows`, [samples, vocab]. Both are overwritten by
+        the next step.
+        """
         size = next(size for size in self.sizes if size >= len(batch.ids))
-        self._load(batch, size)
+        self._tell(batch, size)
         logits = self._runs[size]()
+        told = self._part(size)
         if len(batch.sample_rows) == len(batch.ids):  # every row, in order
-            return logits[: len(batch.ids)]
-        return logits[self._staging.up(batch.sample_rows)]
+            return told, logits[: len(batch.ids)]
+        return told, logits[self._staging.up(batch.sample_rows)]
 
-    def _load(self, batch: Batch, size: int) -> None:
-        into = self._staging.into
-        into(self._ids, padded(batch.ids, size, 0))
-        into(self._positions, padded(batch.positions, size, 0))
-        into(self._slots, padded(batch.slots, size, -1))
-        into(self._context_lens, padded(batch.context_lens, size, 0))
-        into(self._tables, batch.block_tables)  # of padded rows nothing is read
+    def _tell(self, batch: Batch, size: int) -> None:
+        rows, ids = np.full(size, -1, np.int32), np.full(size, -1, np.int64)
+        rows[: len(batch.rows)] = batch.rows
+        ids[: len(batch.ids)] = given(batch.ids)
+        rows_before, ids_before = self._last
+        if not np.array_equal(rows, rows_before):
+            self._staging.into(self._told.rows, rows)
+        if not np.array_equal(ids, ids_before):
+            self._staging.into(self._told.given_ids, ids)
+        self._last = rows, ids
+
+    def _part(self, size: int) -> BatchRows:
+        told = self._told
+        return BatchRows(told.rows[:size], told.query_start[: size + 1], told.given_ids[:size])
 
     def _step(self, size: int) -> Run:
-        step = StepTensors(
-            ids=self._ids[:size],
-            positions=self._positions[:size],
-            slots=self._slots[:size],
-            query_start=self._query_start[: size + 1],
-            context_lens=self._context_lens[:size],
-            block_tables=self._tables[:size],
-            sample_rows=self._rows[:size],
-            queries_max=1,
+        told, whole = self._part(size), self._batch
+        batch = PreparedBatch(
+            whole.ids[:size],
+            whole.positions[:size],
+            whole.slots[:size],
+            whole.context_lens[:size],
+            whole.block_tables[:size],
         )
-        return lambda: self._forward(step)
+        step = step_of(batch, told, self._sample_rows[:size])
+        step.queries_max, step.logits = 1, self._logits[:size]
+
+        def run() -> Tensor:
+            self._rows.prepare(told, batch)
+            return self._forward(step)
+
+        return run
 
 
-def padded(values: NDArray[np.int64] | NDArray[np.int32], size: int, filler: int) -> NDArray[np.int64 | np.int32]:
-    whole = np.full(size, filler, values.dtype)
-    whole[: len(values)] = values
-    return whole
+def given(ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """`Batch.ids` as `BatchRows.given_ids`: what the host does not know is the row's last token."""
+    return np.maximum(ids, -1)

@@ -1,8 +1,7 @@
-"""Sampling where the logits are, without waiting for it, and the tokens kept there for the step that follows.
+"""Sampling where the logits are, without waiting for it.
 
-Owns the tokens of the last step on the device, from which a step that was prepared without them takes its inputs. How
-tokens are drawn belongs to the kernel. Invariant: `resolve` sees what the step submitted before has sampled, and never
-an id outside the vocabulary.
+Owns what a draw is given and how its tokens reach the host. How they are drawn belongs to the kernel. Invariant: ids on
+the device are of the vocabulary, whatever the fault of a row: the step that follows reads them there.
 """
 
 import math
@@ -10,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from kernels.sampling import ALL_BANNED, BANNED, NOT_FINITE, OUTSIDE, TEMPERATURE_MIN, Drawn, DrawParams, LogitEdits
@@ -29,24 +27,22 @@ FAULTS = {
 
 
 class DeviceSampler:
-    def __init__(self, staging: Staging, draw: Draw, *, rows_max: int) -> None:
+    def __init__(self, staging: Staging, draw: Draw) -> None:
         self._staging = staging
         self._draw = draw
-        self._last = torch.zeros(rows_max, dtype=torch.int64, device=staging.device)
 
-    def resolve(self, ids: Tensor) -> Tensor:
-        """ids: [tokens] as `Batch.ids` has them, on the device. What they stand for."""
-        return torch.where(ids < 0, self._last[(~ids).clamp_min(0)], ids)
-
-    def submit(self, logits: Tensor, params: list[SampleParams]) -> "PendingSample | Sampled":
-        """logits: [samples, vocab] float32, which are changed."""
+    def draw(self, logits: Tensor, params: list[SampleParams]) -> Drawn | None:
+        """logits: [samples, vocab] float32, which are changed. None if there are none."""
         if not params:
+            return None
+        return self._draw(logits, draw_params(params, self._staging), logit_edits(params, self._staging))
+
+    def landing(self, logits: Tensor, drawn: Drawn | None, params: list[SampleParams]) -> "PendingSample | Sampled":
+        """What was drawn, on its way to the host."""
+        if drawn is None:
             return Sampled([], [])
-        drawn = self._draw(logits, draw_params(params, self._staging), logit_edits(params, self._staging))
-        self._last[: len(params)].copy_(drawn.ids)
-        return PendingSample(
-            params, self._staging.down(drawn.ids, drawn.faults, *self._logprobs(logits, drawn, params))
-        )
+        landing = self._staging.down(drawn.ids, drawn.faults, *self._logprobs(logits, drawn, params))
+        return PendingSample(params, landing)
 
     def _logprobs(self, logits: Tensor, drawn: Drawn, params: list[SampleParams]) -> tuple[Tensor, ...]:
         """Of the rows that asked: [asked] of the token drawn, [asked, most] of the most likely, and their ids. Nothing

@@ -10,10 +10,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from kernels import device_batch
 from kernels.attention_scratch import AttentionScratch
+from kernels.device_batch import BatchRows, PreparedBatch
 from kernels.token_draw import draw_tokens
 from worker.engine.batch import Batch
-from worker.engine.decode_steps import DecodeSteps
+from worker.engine.decode_steps import DecodeSteps, given
+from worker.engine.device_rows import DeviceRows, Preparation, step_of
 from worker.engine.device_sampler import DeviceSampler, Draw
 from worker.engine.graphs import Graphs
 from worker.engine.runner import PendingStep
@@ -36,7 +39,14 @@ class GraphRunner:
     """Implements `worker.engine.runner.Runner`. Call `warm_up` before the first step."""
 
     def __init__(
-        self, decoder: Decoder, sizes: Sizes, graphs: Graphs, *, kv_dtype: torch.dtype, draw: Draw = draw_tokens
+        self,
+        decoder: Decoder,
+        sizes: Sizes,
+        graphs: Graphs,
+        *,
+        kv_dtype: torch.dtype,
+        draw: Draw = draw_tokens,
+        preparation: Preparation = device_batch,
     ) -> None:
         config = decoder.config
         self.vocab_size = config.vocab_size
@@ -49,22 +59,35 @@ class GraphRunner:
         self._graphs = graphs
         self._staging = Staging(decoder.weights.embedding.device)
         self._pool = kv_pool(decoder, blocks_total=sizes.blocks_total, block_size=sizes.block_size, dtype=kv_dtype)
-        blocks_max = -(-config.context_length // sizes.block_size)
+        self._blocks_max = -(-config.context_length // sizes.block_size)
         self._scratch = AttentionScratch.of(
-            sizes.sequences_max, blocks_max * sizes.block_size, config.heads, config.head_dim, self._staging.device
+            sizes.sequences_max,
+            self._blocks_max * sizes.block_size,
+            config.heads,
+            config.head_dim,
+            self._staging.device,
         )
-        self._sampler = DeviceSampler(self._staging, draw, rows_max=sizes.sequences_max)
+        self._rows = DeviceRows(
+            self._staging,
+            preparation,
+            rows_max=sizes.sequences_max,
+            blocks_max=self._blocks_max,
+            block_size=sizes.block_size,
+        )
+        self._sampler = DeviceSampler(self._staging, draw)
         self._decodes = DecodeSteps(
             self._forward,
             self._staging,
+            self._rows,
             rows_max=sizes.sequences_max,
-            blocks_max=blocks_max,
+            blocks_max=self._blocks_max,
+            vocab_size=config.vocab_size,
         )
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Compile and record all that a step can need, without waiting for what it computes. Writes nothing to the
-        pool.
+        """Compile and record all that a step can need, without waiting for what it computes. Writes to the null block
+        alone.
         """
         self._decodes.capture(self._graphs)
         batches = warm_batches(
@@ -80,29 +103,27 @@ class GraphRunner:
 
     @torch.inference_mode()
     def submit(self, batch: Batch) -> PendingStep:
-        logits = self._decodes.run(batch) if self._decodes.takes(batch) else self._forward(self._on_device(batch))
-        return self._sampler.submit(logits, batch.samples)
+        self._rows.tell(batch)
+        told, logits = self._decodes.run(batch) if self._decodes.takes(batch) else self._run(batch)
+        drawn = self._sampler.draw(logits, batch.samples)
+        self._rows.commit(batch, told, None if drawn is None else drawn.ids)
+        return self._sampler.landing(logits, drawn, batch.samples)
 
     def close(self) -> None:
         """Give the KV pool's memory back. Recorded graphs are of no use any more."""
         self._pool.keys.clear()
         self._pool.values.clear()
 
-    def _forward(self, step: StepTensors) -> Tensor:
-        ids = self._sampler.resolve(step.ids)
-        return self._decoder.forward(replace(step, ids=ids, scratch=self._scratch), self._pool)
-
-    def _on_device(self, batch: Batch) -> StepTensors:
+    def _run(self, batch: Batch) -> tuple[BatchRows, Tensor]:
+        """A step of any shape, kernel by kernel. See `DecodeSteps.run`."""
         up = self._staging.up
-        return StepTensors(
-            ids=up(batch.ids),
-            positions=up(batch.positions),
-            slots=up(batch.slots),
-            query_start=up(batch.query_start),
-            context_lens=up(batch.context_lens),
-            block_tables=up(batch.block_tables),
-            sample_rows=up(batch.sample_rows),
-        )
+        told = BatchRows(up(batch.rows), up(batch.query_start), up(given(batch.ids)))
+        prepared = PreparedBatch.of(len(batch.ids), len(batch.rows), self._blocks_max, self._staging.device)
+        self._rows.prepare(told, prepared)
+        return told, self._forward(step_of(prepared, told, up(batch.sample_rows)))
+
+    def _forward(self, step: StepTensors) -> Tensor:
+        return self._decoder.forward(replace(step, scratch=self._scratch), self._pool)
 
 
 def kv_pool(decoder: Decoder, *, blocks_total: int, block_size: int, dtype: torch.dtype) -> KvPool:

@@ -31,7 +31,8 @@ def pack(schedule: Schedule, tables: NDArray[np.int32], block_size: int) -> tupl
     np.cumsum(counts, out=query_start[1:])
     context_lens = (computed + counts).astype(np.int32)
     block_counts = -(-context_lens // block_size)
-    block_tables = tables[[sequence.table.row for sequence in sequences], : block_counts.max()]
+    rows = np.array([sequence.table.row for sequence in sequences], dtype=np.int32)
+    block_tables = tables[rows, : block_counts.max()]
     for row in range(decodes, len(sequences)):
         block_tables[row, block_counts[row] :] = 0  # held already, but nothing of it is read yet
     member = np.repeat(np.arange(len(sequences)), counts)  # [tokens] whose token it is
@@ -44,6 +45,7 @@ def pack(schedule: Schedule, tables: NDArray[np.int32], block_size: int) -> tupl
         query_start=query_start,
         context_lens=context_lens,
         block_tables=block_tables,
+        rows=rows,
         sample_rows=np.array(sample_rows, dtype=np.int64),
         samples=[sequence.next_sample() for sequence in sampled],
     )

@@ -1,8 +1,8 @@
 """Steps that have one of everything in them, for a runner to compile whatever a later step could need.
 
 Knows what kernels are compiled by: their types and fixed strides, and for launches of torch the kind of sampling; never
-the number of tokens or sequences, but sizes at both ends are run to see that it is so. Invariant: no row writes to the
-pool.
+the number of tokens or sequences, but sizes at both ends are run to see that it is so. Invariant: rows write to the
+null block alone, which nobody reads.
 """
 
 from collections.abc import Iterator
@@ -41,13 +41,15 @@ def _batch(lengths: list[int], block_size: int, vocab_size: int) -> Batch:
     tokens = sum(lengths)
     query_start = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=query_start[1:])
+    positions = np.concatenate([np.arange(length) for length in lengths])
     return Batch(
         ids=np.zeros(tokens, np.int64),
-        positions=np.concatenate([np.arange(length) for length in lengths]),
-        slots=np.full(tokens, -1, np.int64),
+        positions=positions,
+        slots=positions % block_size,
         query_start=query_start,
         context_lens=np.array(lengths, np.int32),
         block_tables=np.zeros((len(lengths), -(-max(lengths) // block_size)), np.int32),
+        rows=np.arange(len(lengths), dtype=np.int32),
         sample_rows=query_start[1:].astype(np.int64) - 1,
         samples=[_params(row, vocab_size) for row in range(len(lengths))],
     )

@@ -29,6 +29,7 @@ class StepTensors:
     sample_rows: Tensor  # [samples] int64
     queries_max: int | None = None  # a bound on the tokens of one sequence, if there is one
     scratch: AttentionScratch | None = None  # for long contexts; without it each layer allocates its own
+    logits: Tensor | None = None  # [samples, vocab] float32, where they go; without it to memory of their own
 
 
 @dataclass(slots=True)
@@ -57,7 +58,8 @@ class Decoder:
             x, residual = ops.add_rms_norm(attended, residual, layer.mlp_norm, eps)
             widened = ops.silu_and_mul(layer.gate_up(x))
             x, residual = ops.add_rms_norm(layer.down(widened), residual, next_norm, eps)
-        return weights.head(x[step.sample_rows]).float()
+        logits = weights.head(x[step.sample_rows])
+        return logits.float() if step.logits is None else step.logits.copy_(logits)
 
     def _attention(self, index: int, x: Tensor, step: StepTensors, pool: KvPool) -> Tensor:
         config, layer = self.config, self.weights.layers[index]

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from kernels import reference_batch
 from kernels.ops import Ops
 from kernels.reference_sampling import draw_tokens
 from worker.engine.graph_runner import GraphRunner, Sizes
@@ -43,7 +44,14 @@ def graph_runner(
         blocks_total=blocks + 1, block_size=BLOCK_SIZE, sequences_max=sequences_max, tokens_per_step=2 * sequences_max
     )
     decoder = Decoder(model.config, model.weights, ops)
-    runner = GraphRunner(decoder, sizes, graphs or EagerGraphs(), kv_dtype=torch.float32, draw=draw_tokens)
+    runner = GraphRunner(
+        decoder,
+        sizes,
+        graphs or EagerGraphs(),
+        kv_dtype=torch.float32,
+        draw=draw_tokens,
+        preparation=reference_batch,
+    )
     runner.warm_up()
     return runner
 

@@ -36,6 +36,7 @@ def batch_of(runner: Runner, parts: list[tuple[list[int], int, list[int], Sample
         query_start=np.array(starts, dtype=np.int32),
         context_lens=np.array([len(ids) for ids, _, _, _ in parts], dtype=np.int32),
         block_tables=tables,
+        rows=np.arange(len(parts), dtype=np.int32),
         sample_rows=np.array(rows, dtype=np.int64),
         samples=[params for _, _, _, params in parts if params is not None],
     )

@@ -1,0 +1,105 @@
+"""Where each running sequence stands, as the device remembers it, so that a step needs little of the host.
+
+Owns the rows on the device and what the host knows to be in them. A step is told by its differences: in a decode step
+that follows another these are new blocks alone. Knows no model and no schedule. Invariant: after `tell` the device's
+rows of a batch's sequences are what the batch says, whatever was there; what the host takes for known was written by a
+launch before, and launches happen in order.
+"""
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kernels.device_batch import COMPUTED, BatchRows, PreparedBatch, SequenceRows
+from worker.engine.batch import Batch
+from worker.engine.staging import Staging
+from worker.models.decoder import StepTensors
+
+
+class Preparation(Protocol):
+    """`kernels.device_batch`, or `kernels.reference_batch` where no kernel runs."""
+
+    def patch_rows(self, rows: SequenceRows, patches: Tensor) -> None: ...
+
+    def prepare_batch(self, rows: SequenceRows, batch: BatchRows, out: PreparedBatch, *, block_size: int) -> None: ...
+
+    def commit_batch(self, rows: SequenceRows, batch: BatchRows, drawn: Tensor, sample_of: Tensor) -> None: ...
+
+
+class DeviceRows:
+    """`tell`, `prepare` and `commit` in this order for each step; `prepare` may be recorded."""
+
+    def __init__(
+        self, staging: Staging, preparation: Preparation, *, rows_max: int, blocks_max: int, block_size: int
+    ) -> None:
+        self._staging = staging
+        self._preparation = preparation
+        self._block_size = block_size
+        self._rows = SequenceRows.of(rows_max, blocks_max, staging.device)
+        self._every = torch.arange(rows_max, dtype=torch.int32, device=staging.device)
+        self._no_ids = torch.zeros(1, dtype=torch.int64, device=staging.device)
+        self._computed: NDArray[np.int32] = np.zeros(rows_max, np.int32)  # what the device has, as `SequenceRows`
+        self._tables: NDArray[np.int32] = np.zeros((rows_max, blocks_max), np.int32)
+        self._sampled: NDArray[np.int32] = np.zeros(0, np.int32)  # rows of what the step before sampled, in order
+
+    def tell(self, batch: Batch) -> None:
+        unknown = (batch.ids < 0).nonzero()[0]
+        members = np.searchsorted(batch.query_start, unknown, side="right") - 1
+        assert (self._sampled[~batch.ids[unknown]] == batch.rows[members]).all(), "another sequence's token"
+        computed = batch.context_lens - np.diff(batch.query_start)
+        tables = batch.block_tables
+        patches = self._patches(batch.rows, computed, tables)
+        if len(patches):
+            self._preparation.patch_rows(self._rows, self._staging.up(patches))
+            self._computed[batch.rows] = computed
+            self._tables[batch.rows, : tables.shape[1]] = tables
+
+    def prepare(self, told: BatchRows, out: PreparedBatch) -> None:
+        self._preparation.prepare_batch(self._rows, told, out, block_size=self._block_size)
+
+    def commit(self, batch: Batch, told: BatchRows, drawn: Tensor | None) -> None:
+        """told: `batch` on the device, perhaps padded. drawn: [samples] ids; None if nothing was sampled."""
+        members = np.searchsorted(batch.query_start, batch.sample_rows, side="right") - 1
+        ids = self._no_ids if drawn is None else drawn
+        self._preparation.commit_batch(self._rows, told, ids, self._sample_of(members, len(batch.rows), told))
+        self._computed[batch.rows] = batch.context_lens
+        self._sampled = batch.rows[members]
+
+    def _patches(
+        self, rows: NDArray[np.int32], computed: NDArray[np.int32], tables: NDArray[np.int32]
+    ) -> NDArray[np.int32]:
+        """[count, 3] as `device_batch.patch_rows` takes them."""
+        moved = rows[self._computed[rows] != computed]
+        new, columns = (self._tables[rows, : tables.shape[1]] != tables).nonzero()
+        patches = np.empty((len(moved) + len(new), 3), np.int32)
+        patches[: len(moved), 0] = moved
+        patches[: len(moved), 1] = COMPUTED
+        patches[: len(moved), 2] = computed[self._computed[rows] != computed]
+        patches[len(moved) :, 0] = rows[new]
+        patches[len(moved) :, 1] = columns
+        patches[len(moved) :, 2] = tables[new, columns]
+        return patches
+
+    def _sample_of(self, members: NDArray[np.int64], sequences: int, told: BatchRows) -> Tensor:
+        """[sequences on the device] which sample is each one's; -1 for none."""
+        if len(members) == sequences:  # every one, in order
+            return self._every[: len(told.rows)]
+        sample_of = np.full(len(told.rows), -1, np.int32)
+        sample_of[members] = np.arange(len(members))
+        return self._staging.up(sample_of)
+
+
+def step_of(batch: PreparedBatch, told: BatchRows, sample_rows: Tensor) -> StepTensors:
+    """What a decoder takes; sample_rows: [samples] int64."""
+    return StepTensors(
+        ids=batch.ids,
+        positions=batch.positions,
+        slots=batch.slots,
+        query_start=told.query_start,
+        context_lens=batch.context_lens,
+        block_tables=batch.block_tables,
+        sample_rows=sample_rows,
+    )
