@@ -17,6 +17,7 @@ def worker(
     runner: Literal["torch", "triton", "fake"] | None = None,
     dtype: Literal["auto", "fp32", "bf16"] | None = None,
     weights: Literal["auto", "fp32", "bf16", "int8", "int4"] | None = None,
+    kv_dtype: Literal["auto", "fp8", "int8"] | None = None,
     metrics_port: int | None = None,
     pool: str | None = None,
 ) -> None:
@@ -43,6 +44,9 @@ def worker(
     weights
         How a CPU keeps weights: auto, in the fewest bits that lose nothing of what the file holds, or rounded to
         fp32, bf16, int8 or int4. [default: auto]
+    kv_dtype
+        The type of keys and values in the KV pool: fp8 or int8 hold twice as many tokens as bf16; on CUDA alone.
+        [default: auto, the type of activations]
     metrics_port
         The port on 127.0.0.1 for metrics and health. [default: 9101]
     pool
@@ -59,6 +63,7 @@ def worker(
         "runner": runner,
         "dtype": dtype,
         "weights": weights,
+        "kv_dtype": kv_dtype,
         "metrics_port": metrics_port,
         "pool": pool,
     }

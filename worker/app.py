@@ -99,6 +99,8 @@ def load(settings: WorkerSettings) -> tuple[Card, Runner]:
         with _warnings_logged():
             if settings.runner == "fake":
                 return _load_fake(settings, path)
+            if settings.runner == "torch" and settings.kv_dtype != "auto":
+                raise CannotStart(f"--kv-dtype {settings.kv_dtype} needs CUDA; on a CPU the KV pool is in fp32")
             prepare(os.environ, settings.threads or os.cpu_count() or 1)
             if settings.runner == "triton":
                 from worker.cuda import load_cuda  # noqa: PLC0415 - see the module's docstring

@@ -18,6 +18,7 @@ from worker.engine.decode_steps import decode_sizes
 from worker.engine.device_memory import DeviceMemory, divide
 from worker.engine.graph_runner import GraphRunner, Sizes
 from worker.engine.graphs import CudaGraphs
+from worker.engine.kv_pool import pool_dtype, token_bytes
 from worker.errors import CannotStart
 from worker.models.card import Card
 from worker.models.decoder import Decoder
@@ -40,11 +41,12 @@ def load_cuda(settings: WorkerSettings, path: Path, progress: Callable[[float], 
     try:
         model = load_model(path, settings.dtype, progress, device=device, weights=settings.weights)
         decoder = Decoder(model.config, model.weights, TritonOps())
-        memory = _divided(settings, decoder, sizes, model.dtype)
+        kv_dtype = pool_dtype(settings.kv_dtype, model.dtype)
+        memory = _divided(settings, decoder, sizes, kv_dtype)
     except (ValueError, torch.OutOfMemoryError) as error:
         raise CannotStart(str(error)) from error
     logger.info("model.memory", **asdict(memory))
-    runner = GraphRunner(decoder, replace(sizes, blocks_total=memory.blocks), CudaGraphs(), kv_dtype=model.dtype)
+    runner = GraphRunner(decoder, replace(sizes, blocks_total=memory.blocks), CudaGraphs(), kv_dtype=kv_dtype)
     runner.warm_up()
     torch.cuda.synchronize()
     logger.info("model.warm", kernels_compiled=compilations.count, device_bytes=torch.cuda.memory_reserved())
@@ -63,7 +65,7 @@ def _divided(settings: WorkerSettings, decoder: Decoder, sizes: Sizes, kv_dtype:
         weights_bytes=decoder.weights.nbytes,
         activations_bytes=activations,
         graphs=len(decode_sizes(sizes.sequences_max)),
-        token_bytes=config.kv_elements_per_token * kv_dtype.itemsize,
+        token_bytes=token_bytes(config, kv_dtype),
         block_size=sizes.block_size,
         context_length=config.context_length,
         kv_bytes_wanted=settings.kv_bytes,

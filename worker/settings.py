@@ -36,6 +36,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     tiers: str = "0,1,2"
     """The queues it takes from, most urgent first."""
 
+    kv_dtype: Literal["auto", "fp8", "int8"] = "auto"
+    """Of K and V in the pool; auto is the type that is computed in. The other two hold twice as many tokens as bf16,
+    with a scale for each token and head; on CUDA alone."""
+
     kv_bytes: int | None = None
     """Of the KV pool; without a number, 1 GiB on a CPU, and on CUDA what is left of `memory_share`."""
 

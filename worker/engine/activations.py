@@ -3,6 +3,7 @@
 Invariant: nothing of it is left on the device afterwards, but what is compiled.
 """
 
+import gc
 from dataclasses import replace
 
 import torch
@@ -15,14 +16,18 @@ BLOCKS_LEAST = 2
 
 
 def activation_bytes(decoder: Decoder, sizes: Sizes, kv_dtype: torch.dtype) -> int:
-    """At most, over all steps that a runner warms up with."""
+    """At most, over all steps that a runner warms up with, its own buffers included."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
+    _run(decoder, sizes, kv_dtype)
+    peak = torch.cuda.max_memory_allocated() - before
+    gc.collect()  # a runner and its steps refer to each other: until then its buffers count as in use
+    torch.cuda.empty_cache()
+    return peak
+
+
+def _run(decoder: Decoder, sizes: Sizes, kv_dtype: torch.dtype) -> None:
     runner = GraphRunner(decoder, replace(sizes, blocks_total=BLOCKS_LEAST), EagerGraphs(), kv_dtype=kv_dtype)
     runner.warm_up()
     torch.cuda.synchronize()
-    runner.close()
-    peak = torch.cuda.max_memory_allocated() - before
-    torch.cuda.empty_cache()
-    return peak

@@ -19,10 +19,11 @@ from worker.engine.decode_steps import DecodeSteps, given
 from worker.engine.device_rows import DeviceRows, Preparation, step_of
 from worker.engine.device_sampler import DeviceSampler, Draw
 from worker.engine.graphs import Graphs
+from worker.engine.kv_pool import kv_pool
 from worker.engine.runner import PendingStep
 from worker.engine.staging import Staging
 from worker.engine.warm_batches import warm_batches
-from worker.models.decoder import Decoder, KvPool, StepTensors
+from worker.models.decoder import Decoder, StepTensors
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -58,7 +59,13 @@ class GraphRunner:
         self._decoder = decoder
         self._graphs = graphs
         self._staging = Staging(decoder.weights.embedding.device)
-        self._pool = kv_pool(decoder, blocks_total=sizes.blocks_total, block_size=sizes.block_size, dtype=kv_dtype)
+        self._pool = kv_pool(
+            config,
+            blocks_total=sizes.blocks_total,
+            block_size=sizes.block_size,
+            dtype=kv_dtype,
+            device=self._staging.device,
+        )
         self._blocks_max = -(-config.context_length // sizes.block_size)
         self._scratch = AttentionScratch.of(
             sizes.sequences_max,
@@ -111,8 +118,7 @@ class GraphRunner:
 
     def close(self) -> None:
         """Give the KV pool's memory back. Recorded graphs are of no use any more."""
-        self._pool.keys.clear()
-        self._pool.values.clear()
+        self._pool.clear()
 
     def _run(self, batch: Batch) -> tuple[BatchRows, Tensor]:
         """A step of any shape, kernel by kernel. See `DecodeSteps.run`."""
@@ -124,13 +130,3 @@ class GraphRunner:
 
     def _forward(self, step: StepTensors) -> Tensor:
         return self._decoder.forward(replace(step, scratch=self._scratch), self._pool)
-
-
-def kv_pool(decoder: Decoder, *, blocks_total: int, block_size: int, dtype: torch.dtype) -> KvPool:
-    config, device = decoder.config, decoder.weights.embedding.device
-    shape = (blocks_total, block_size, config.kv_heads, config.head_dim)
-
-    def layers() -> list[Tensor]:
-        return [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.layers)]
-
-    return KvPool(layers(), layers())

@@ -73,8 +73,7 @@ class TorchRunner:
 
     def close(self) -> None:
         """Give the KV pool's memory back."""
-        self._pool.keys.clear()
-        self._pool.values.clear()
+        self._pool.clear()
 
     def _tensor(self, array: NDArray[np.int64] | NDArray[np.int32]) -> Tensor:
         return torch.from_numpy(array).to(self._device, non_blocking=True)

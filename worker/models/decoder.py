@@ -38,6 +38,14 @@ class KvPool:
 
     keys: list[Tensor]
     values: list[Tensor]
+    key_scales: list[Tensor] | None = None  # of a quantized pool: [blocks, block_size, kv_heads] float32 of each layer
+    value_scales: list[Tensor] | None = None
+
+    def clear(self) -> None:
+        """Give the memory back."""
+        for tensors in (self.keys, self.values, self.key_scales, self.value_scales):
+            if tensors is not None:
+                tensors.clear()
 
 
 class Decoder:
@@ -64,6 +72,8 @@ class Decoder:
     def _attention(self, index: int, x: Tensor, step: StepTensors, pool: KvPool) -> Tensor:
         config, layer = self.config, self.weights.layers[index]
         keys, values = pool.keys[index], pool.values[index]
+        key_scale = None if pool.key_scales is None else pool.key_scales[index]
+        value_scale = None if pool.value_scales is None else pool.value_scales[index]
         split = layer.qkv(x).view(x.shape[0], -1, config.head_dim)  # [tokens, heads + 2 * kv_heads, head_dim]
         q, k, v = split.split((config.heads, config.kv_heads, config.kv_heads), 1)
         q = self.ops.rope_and_cache(
@@ -76,6 +86,8 @@ class Decoder:
             k_cache=keys,
             v_cache=values,
             slots=step.slots,
+            k_scale=key_scale,
+            v_scale=value_scale,
             q_norm=layer.q_norm,
             k_norm=layer.k_norm,
             norm_eps=config.rms_eps,
@@ -89,6 +101,8 @@ class Decoder:
             context_lens=step.context_lens,
             scale=self.scale,
             window=config.windows[index],
+            k_scale=key_scale,
+            v_scale=value_scale,
             scratch=step.scratch,
             queries_max=step.queries_max,
         )

@@ -38,7 +38,13 @@ class Recorded:
 
 
 def graph_runner(
-    model: LoadedModel, ops: Ops, *, graphs: Graphs | None = None, blocks: int = 16, sequences_max: int = 10
+    model: LoadedModel,
+    ops: Ops,
+    *,
+    graphs: Graphs | None = None,
+    blocks: int = 16,
+    sequences_max: int = 10,
+    kv_dtype: torch.dtype = torch.float32,
 ) -> GraphRunner:
     sizes = Sizes(
         blocks_total=blocks + 1, block_size=BLOCK_SIZE, sequences_max=sequences_max, tokens_per_step=2 * sequences_max
@@ -48,7 +54,7 @@ def graph_runner(
         decoder,
         sizes,
         graphs or EagerGraphs(),
-        kv_dtype=torch.float32,
+        kv_dtype=kv_dtype,
         draw=draw_tokens,
         preparation=reference_batch,
     )

@@ -19,3 +19,9 @@ def test_what_is_odd_about_a_model_is_a_line_of_the_log_even_if_it_cannot_be_ser
     (odd,) = [line for line in lines if line["event"] == "model.odd"]
     assert odd["log_level"] == "warning"
     assert odd["reason"].endswith("eos_token_id 99999 is no token and ends nothing")
+
+
+def test_a_pool_in_eight_bits_is_refused_on_a_cpu() -> None:
+    settings = WorkerSettings(nats_url=Secret("nats://host"), model="nowhere", runner="torch", kv_dtype="int8")
+    with pytest.raises(CannotStart, match="--kv-dtype int8 needs CUDA"):
+        app.load(settings)

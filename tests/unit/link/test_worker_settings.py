@@ -19,6 +19,7 @@ def test_defaults_need_only_nats() -> None:
         ("TIERS", "0,x"),
         ("TIERS", ","),
         ("KV_BYTES", "0"),
+        ("KV_DTYPE", "int4"),
         ("MEMORY_SHARE", "0"),
         ("MEMORY_SHARE", "1.1"),
         ("METRICS_PORT", "http"),
