@@ -44,8 +44,8 @@ class Options:
     dtype
         The type of activations. [default: auto]
     weights
-        How a CPU keeps weights: auto, in the fewest bits that lose nothing of what the file holds, or rounded to
-        fp32, bf16, int8 or int4. [default: auto]
+        How weights are kept: auto, on a CPU in the fewest bits that lose nothing of what the file holds, on CUDA in
+        the type of activations; or rounded to fp32, bf16, int8 or int4, and on CUDA fp8. [default: auto]
     host
         The address that gateways listen on. [default: 127.0.0.1]
     port
@@ -62,7 +62,7 @@ class Options:
     runner: Literal["torch", "triton", "fake"] | None = None
     model: Path | None = None
     dtype: Literal["auto", "fp32", "bf16"] | None = None
-    weights: Literal["auto", "fp32", "bf16", "int8", "int4"] | None = None
+    weights: Literal["auto", "fp32", "bf16", "int8", "int4", "fp8"] | None = None
     host: str | None = None
     port: int | None = None
     ops_port: int | None = None

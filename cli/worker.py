@@ -16,7 +16,7 @@ def worker(
     device: Literal["auto", "cpu", "cuda"] | None = None,
     runner: Literal["torch", "triton", "fake"] | None = None,
     dtype: Literal["auto", "fp32", "bf16"] | None = None,
-    weights: Literal["auto", "fp32", "bf16", "int8", "int4"] | None = None,
+    weights: Literal["auto", "fp32", "bf16", "int8", "int4", "fp8"] | None = None,
     kv_dtype: Literal["auto", "fp8", "int8"] | None = None,
     metrics_port: int | None = None,
     pool: str | None = None,
@@ -42,8 +42,8 @@ def worker(
     dtype
         The type of activations; auto takes bf16 where the processor multiplies it natively.
     weights
-        How a CPU keeps weights: auto, in the fewest bits that lose nothing of what the file holds, or rounded to
-        fp32, bf16, int8 or int4. [default: auto]
+        How weights are kept: auto, on a CPU in the fewest bits that lose nothing of what the file holds, on CUDA in
+        the type of activations; or rounded to fp32, bf16, int8 or int4, and on CUDA fp8. [default: auto]
     kv_dtype
         The type of keys and values in the KV pool: fp8 or int8 hold twice as many tokens as bf16; on CUDA alone.
         [default: auto, the type of activations]

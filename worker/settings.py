@@ -26,8 +26,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
     """Of activations."""
 
-    weights: Literal["auto", "fp32", "bf16", "int8", "int4"] = "auto"
-    """How a CPU keeps and multiplies them: `worker.models.packer`."""
+    weights: Literal["auto", "fp32", "bf16", "int8", "int4", "fp8"] = "auto"
+    """How they are kept and multiplied: `worker.models.packer`, and on CUDA `worker.models.device_packer`."""
 
     metrics_host: str = "127.0.0.1"
     metrics_port: int = 9101

@@ -57,5 +57,7 @@ def test_a_row_beside_loud_neighbours(mode, dtype):
 def test_what_excludes_each_other_is_said():
     with pytest.raises(ValueError, match="weights fp32 and dtype bfloat16 exclude"):
         packer("fp32", torch.bfloat16, CPU)
-    with pytest.raises(ValueError, match="weights int4 are multiplied on a CPU alone"):
-        packer("int4", torch.bfloat16, torch.device("cuda"))
+    with pytest.raises(ValueError, match="weights bf16 and dtype float32 exclude"):
+        packer("bf16", torch.float32, torch.device("cuda"))
+    with pytest.raises(ValueError, match="weights fp8 are multiplied on CUDA alone"):
+        packer("fp8", torch.bfloat16, CPU)
