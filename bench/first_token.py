@@ -8,6 +8,7 @@ from worker import app
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
 from worker.engine.request import EngineRequest, SamplingParams
+from worker.metrics import WorkerMetrics
 from worker.settings import WorkerSettings
 
 PROMPT_ID = 100  # any token: the fake does not look
@@ -41,11 +42,11 @@ def in_process(*, prompt_tokens: int, output_tokens: int, requests: int) -> Spre
 
 def _engine() -> Engine:
     settings = WorkerSettings(nats_url=Secret("unused"), runner="fake", fake_step_us=0, fake_token_us=0)
-    card, runner = app.load(app.placed(settings))
+    card, runner = app.load(app.placed(settings), WorkerMetrics())
     config = EngineConfig(
         block_size=settings.block_size,
         context_length=card.context_length,
-        tokens_per_step=settings.tokens_per_step,
+        tokens_per_step=settings.step_tokens,
         sequences_max=settings.sequences_max,
     )
     return Engine(runner, card.vocabulary, config)

@@ -66,7 +66,7 @@ def run(settings: WorkerSettings) -> None:
             health={"/healthz/live": not_live, "/healthz/ready": not_ready},
         ):
             settings = placed(settings)
-            card, runner = load(settings)
+            card, runner = load(settings, metrics)
             try:
                 links.append(connect(settings, worker, card, runner))
                 metrics.watch(links[0])
@@ -92,7 +92,7 @@ def placed(settings: WorkerSettings) -> WorkerSettings:
     return msgspec.structs.replace(settings, runner=runner, device=device)
 
 
-def load(settings: WorkerSettings) -> tuple[Card, Runner]:
+def load(settings: WorkerSettings, metrics: WorkerMetrics) -> tuple[Card, Runner]:
     """The model's card and what computes it, of settings that are `placed`. Raises CannotStart."""
     try:
         path = Path(settings.model) if settings.model else demo_model_path()
@@ -105,7 +105,7 @@ def load(settings: WorkerSettings) -> tuple[Card, Runner]:
             if settings.runner == "triton":
                 from worker.cuda import load_cuda  # noqa: PLC0415 - see the module's docstring
 
-                return load_cuda(settings, path, _progress(path))
+                return load_cuda(settings, path, metrics, _progress(path))
             return _load_torch(settings, path)
     except ModelFileError as error:
         raise CannotStart(str(error)) from error
@@ -129,8 +129,8 @@ def connect(settings: WorkerSettings, worker: str, card: Card, runner: Runner) -
         config = EngineConfig(
             block_size=settings.block_size,
             context_length=card.context_length,
-            tokens_per_step=settings.tokens_per_step,
-            tokens_beside_decodes=settings.tokens_beside_decodes or settings.tokens_per_step,
+            tokens_per_step=settings.step_tokens,
+            tokens_beside_decodes=settings.step_tokens_beside_decodes,
             pace=CPU_PACE if settings.runner == "torch" and settings.tokens_beside_decodes is None else None,
             sequences_max=settings.sequences_max,
         )
@@ -197,7 +197,7 @@ def _load_torch(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
         item_bytes=model.dtype.itemsize,
         kv_item_bytes=kv_dtype(device, model.dtype).itemsize,
         kv_tokens=(blocks - 1) * settings.block_size,
-        step_tokens=settings.tokens_per_step,
+        step_tokens=settings.step_tokens,
         step_samples=settings.sequences_max,
         gathers=True,
     )

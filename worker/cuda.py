@@ -1,7 +1,7 @@
 """A model on a CUDA device: loaded, its memory divided, every kernel compiled before the worker says that it is ready.
 
 Imported only where there is a device, since it imports torch and triton. Invariant: a kernel that is compiled later,
-in the middle of serving, is logged by name.
+in the middle of serving, is logged by name and counted.
 """
 
 from collections.abc import Callable
@@ -20,13 +20,16 @@ from worker.engine.graph_runner import GraphRunner, Sizes
 from worker.engine.graphs import CudaGraphs
 from worker.engine.kv_pool import pool_dtype, token_bytes
 from worker.errors import CannotStart
+from worker.metrics import WorkerMetrics
 from worker.models.card import Card
 from worker.models.decoder import Decoder
 from worker.models.load import load_model
 from worker.settings import WorkerSettings
 
 
-def load_cuda(settings: WorkerSettings, path: Path, progress: Callable[[float], None]) -> tuple[Card, GraphRunner]:
+def load_cuda(
+    settings: WorkerSettings, path: Path, metrics: WorkerMetrics, progress: Callable[[float], None]
+) -> tuple[Card, GraphRunner]:
     """Raises ModelFileError, and CannotStart for what the device cannot do or hold."""
     logger = log.get("worker")
     compilations = Compilations()
@@ -36,7 +39,7 @@ def load_cuda(settings: WorkerSettings, path: Path, progress: Callable[[float], 
         blocks_total=BLOCKS_LEAST,
         block_size=settings.block_size,
         sequences_max=settings.sequences_max,
-        tokens_per_step=settings.tokens_per_step,
+        tokens_per_step=settings.step_tokens,
     )
     try:
         model = load_model(path, settings.dtype, progress, device=device, weights=settings.weights)
@@ -50,8 +53,18 @@ def load_cuda(settings: WorkerSettings, path: Path, progress: Callable[[float], 
     runner.warm_up()
     torch.cuda.synchronize()
     logger.info("model.warm", kernels_compiled=compilations.count, device_bytes=torch.cuda.memory_reserved())
-    compilations.ready(lambda kernel: logger.warning("kernel.compiled_late", kernel=kernel))
+    tell_late(compilations, metrics)
     return model.card, runner
+
+
+def tell_late(compilations: Compilations, metrics: WorkerMetrics) -> None:
+    """From now on each kernel that is compiled is a line of the log, and counted."""
+
+    def on_late(kernel: str) -> None:
+        log.get("worker").warning("kernel.compiled_late", kernel=kernel)
+        metrics.compiled_late()
+
+    compilations.ready(on_late)
 
 
 def _divided(settings: WorkerSettings, decoder: Decoder, sizes: Sizes, kv_dtype: torch.dtype) -> DeviceMemory:

@@ -1,7 +1,7 @@
-"""The worker's Prometheus metrics. Reads what others count; owns only the histograms.
+"""The worker's Prometheus metrics. Reads what others count; owns only the histograms and the count of late kernels.
 
 `forebay_kv_blocks_total` are the usable blocks, without the null block; `forebay_kv_blocks_free` those that no sequence
-holds.
+holds. `forebay_kernels_compiled_late_total` is to stay at 0: each one held up every stream of its worker.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ PREEMPTION_BUCKETS = (0, 1, 2, 4, 8, 16)
 
 
 class WorkerMetrics(Collector):
-    """Empty until `watch` has been called."""
+    """Of serving, empty until `watch` has been called."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -36,6 +36,11 @@ class WorkerMetrics(Collector):
             registry=self._registry,
         )
         self._link: Link | None = None
+        self._compiled_late = 0
+
+    def compiled_late(self) -> None:
+        """A kernel was compiled while requests were served."""
+        self._compiled_late += 1
 
     def watch(self, link: Link) -> None:
         self._link = link
@@ -47,6 +52,7 @@ class WorkerMetrics(Collector):
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
+        yield _counter("kernels_compiled_late", "Kernels compiled while serving.", self._compiled_late)
         link = self._link
         if link is None:
             return

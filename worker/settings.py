@@ -6,6 +6,8 @@ import msgspec
 
 from shared.settings import Secret
 
+STEP_TOKENS, CUDA_STEP_TOKENS, CUDA_TOKENS_BESIDE_DECODES = 512, 8_192, 2_048
+
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     nats_url: Secret
@@ -47,13 +49,19 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Of a CUDA device's memory: what this worker and all else on it may take."""
 
     block_size: int = 16
+    """Of the KV pool, in tokens, on every device: prefixes are found in whole blocks, and the kernels look up the block
+    of each key by itself, so larger ones would make no larger reads."""
+
     sequences_max: int = 256
-    tokens_per_step: int = 512
+
+    tokens_per_step: int | None = None
+    """Without a number 512, and on CUDA 8,192: there a step of prompts takes long enough for its launches not to count,
+    and its activations about 1 GB for an 8B model."""
 
     tokens_beside_decodes: int | None = None
-    """Of these, at most so many of prompts in a step that also decodes; without a number, all on a GPU, and on a CPU as
-    many as make it take 4 times the typical gap between tokens. Fewer keep running streams even, more let new ones
-    start sooner."""
+    """Of these, at most so many of prompts in a step that also decodes; without a number, 2,048 on CUDA (by arithmetic
+    some 60 ms of an H200 for an 8B model, at which its products are as fast as with more), and on a CPU as many as make
+    it take 4 times the typical gap between tokens. Fewer keep running streams even, more let new ones start sooner."""
 
     step_s_max: float = 60.0
     """Seconds. An engine whose step takes longer hangs: health goes red, and what the worker holds is lost. To be above
@@ -74,8 +82,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not self.tier_numbers():
             raise ValueError("tiers names no tier")
-        kv_bytes = 1 if self.kv_bytes is None else self.kv_bytes
-        if min(kv_bytes, self.block_size, self.sequences_max, self.tokens_per_step) < 1:
+        given = [number for number in (self.kv_bytes, self.tokens_per_step) if number is not None]
+        if min(*given, self.block_size, self.sequences_max) < 1:
             raise ValueError("kv_bytes, block_size, sequences_max and tokens_per_step must be positive")
         if not 0 < self.memory_share <= 1:
             raise ValueError("memory_share must be above 0 and at most 1")
@@ -83,6 +91,17 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("tokens_beside_decodes must be positive")
         if not self.step_s_max > 0:
             raise ValueError("step_s_max must be positive")
+
+    @property
+    def step_tokens(self) -> int:
+        """`tokens_per_step` on the device that was chosen."""
+        return self.tokens_per_step or (CUDA_STEP_TOKENS if self.device == "cuda" else STEP_TOKENS)
+
+    @property
+    def step_tokens_beside_decodes(self) -> int:
+        """The same of `tokens_beside_decodes`, where there is no pace."""
+        beside = CUDA_TOKENS_BESIDE_DECODES if self.device == "cuda" else self.step_tokens
+        return self.tokens_beside_decodes or min(beside, self.step_tokens)
 
     def tier_numbers(self) -> tuple[int, ...]:
         """Raises ValueError."""

@@ -64,6 +64,7 @@ def test_the_sizes_that_are_recorded():
     assert decode_sizes(40) == [1, 2, 4, 8, 16, 32, 40]
     assert decode_sizes(256)[-3:] == [224, 240, 256]
     assert len(decode_sizes(256)) == 20
+    assert decode_sizes(400)[-4:] == [256, 320, 384, 400]
 
 
 @pytest.mark.parametrize(("count", "size"), [(1, 1), (2, 2), (3, 4), (5, 8), (9, 10)])

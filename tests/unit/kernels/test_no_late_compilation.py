@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import structlog
 import torch
 from torch import Tensor
 
@@ -18,10 +19,12 @@ from kernels.sampling import Drawn, DrawParams, LogitEdits
 from kernels.token_draw import draw_tokens
 from kernels.triton_ops import TritonOps
 from tests.unit.engine.runner_conformance import batch_of, greedy
+from worker.cuda import tell_late
 from worker.engine.batch import LogitBias, SampleParams
 from worker.engine.graph_runner import GraphRunner, Sizes
 from worker.engine.graphs import EagerGraphs
 from worker.engine.token_counts import TokenCounts
+from worker.metrics import WorkerMetrics
 from worker.models.decoder import Decoder
 
 BLOCKS = [1, 2, 3, 4]
@@ -97,6 +100,19 @@ def test_what_is_compiled_is_counted_and_told_once_the_worker_is_ready(caught):
     assert (compilations.count, compilations.late) == (2, 1)
     assert ["_rms_norm_kernel" in name for name in late] == [True]
     assert caught.variants, "what watched before is not called any more"
+
+
+def test_a_kernel_compiled_while_serving_is_counted_for_an_alert(caught):
+    metrics, compilations = WorkerMetrics(), Compilations()
+    compilations.watch()
+    x, weight = torch.zeros(2, 64), torch.zeros(64)
+    rms_norm(x, weight, 1e-5)
+    tell_late(compilations, metrics)
+    assert b"\nforebay_kernels_compiled_late_total 0.0\n" in metrics.render()
+    with structlog.testing.capture_logs() as lines:
+        rms_norm(x, weight, 1e-5)
+    assert b"\nforebay_kernels_compiled_late_total 1.0\n" in metrics.render()
+    assert [line["event"] for line in lines] == ["kernel.compiled_late"]
 
 
 def test_the_steps_of_this_test_differ(caught):
