@@ -5,6 +5,7 @@ One process, one event loop: granian's server runs inside ours, so that the orde
 
 import asyncio
 import gc
+import os
 import signal
 import socket
 from collections.abc import AsyncGenerator
@@ -25,7 +26,8 @@ from gateway.lifespan import Gateway
 from gateway.ops import OpsServer
 from gateway.services import Services
 from gateway.settings import GatewaySettings
-from shared import log
+from shared import ids, log
+from shared.trace import Tracer, tracing
 
 logger = log.get("gateway")
 
@@ -61,16 +63,20 @@ def create_app(services: Services) -> Litestar:
 
 
 def serve(settings: GatewaySettings) -> None:
-    """Run a gateway until SIGTERM or SIGINT, then drain. Raises SchemaError and, for a port that is taken, OSError."""
-    log.configure(level=settings.log_level, service="gateway")
-    uvloop.run(_serve(settings))
+    """Run a gateway until SIGTERM or SIGINT, then drain. Raises SchemaError, SettingsError and, for a port that is
+    taken, OSError.
+    """
+    name = ids.process_id("gw")
+    log.configure(level=settings.log_level, service="gateway", gateway=name)
+    with tracing(os.environ, service="forebay-gateway", instance=name) as tracer:
+        uvloop.run(_serve(settings, name, tracer))
 
 
-async def _serve(settings: GatewaySettings) -> None:
+async def _serve(settings: GatewaySettings, name: str, tracer: Tracer) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    gateway = Gateway(settings)
+    gateway = Gateway(settings, name, tracer)
     gate = gateway.services.gate
     ops = OpsServer(gateway.services.metrics.exposition, gateway.checks())
     async with (

@@ -28,7 +28,8 @@ from gateway.metrics import Metrics
 from gateway.ops import Check
 from gateway.services import Services
 from gateway.settings import GatewaySettings
-from shared import ids, log, tasks, wire
+from shared import log, tasks, wire
+from shared.trace import Tracer
 
 logger = log.get("gateway")
 
@@ -46,11 +47,10 @@ _FAULTS = (SQLAlchemyError, *pools.AWAY)
 class Gateway:
     """Nothing is opened before `storage` and `traffic` are entered, in this order."""
 
-    def __init__(self, settings: GatewaySettings) -> None:
+    def __init__(self, settings: GatewaySettings, name: str, tracer: Tracer) -> None:
         self._settings = settings
         self._url = settings.postgres_url.reveal()
         self._schema_checked = False
-        name = ids.process_id("gw")
         self._threads = ThreadPoolExecutor(ENCODE_THREADS, thread_name_prefix="encode")
         self._engine = engine.create(self._url)
         self._hot = self._pool(LIMITER_CONNECTIONS_MAX)
@@ -60,7 +60,9 @@ class Gateway:
         self._principals = Principals(self._engine, on_use=self._uses.note)
         self._limiter = PgLimiter(self._hot, gateway_id=name, budget_grace_s=settings.budget_grace_s)
         self._catalog = Catalog(self._register, self._threads)
-        self._dispatcher = Dispatcher(settings.nats_url.reveal(), on_card=self._catalog.add, gateway_id=name)
+        self._dispatcher = Dispatcher(
+            settings.nats_url.reveal(), on_card=self._catalog.add, gateway_id=name, tracer=tracer
+        )
         self._ledger = Ledger(self._dispatcher.bus, self._cold)
         self._counters = Counters(self._cold, self._dispatcher.fleet.last_beats)
         self._prices = PriceBook(self._engine)
@@ -74,9 +76,11 @@ class Gateway:
             dispatcher=self._dispatcher,
             gate=Gate(settings.requests_open_max, closed=True),
             metrics=self._metrics,
+            tracer=tracer,
         )
         self._metrics.watch_workers(self._dispatcher.fleet.states)
         self._metrics.watch_ledger(self._ledger)
+        self._metrics.watch_tracer(tracer)
 
     @asynccontextmanager
     async def storage(self) -> AsyncGenerator[None]:

@@ -7,6 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from gateway.ledger.consumer import Ledger
+from shared.trace import Tracer
 
 UNKNOWN_MODEL = "unknown"  # the label of requests that named no model we serve
 
@@ -53,6 +54,10 @@ class Metrics:
         """What this process's ledger has done, and until when bills are complete."""
         self.registry.register(_Ledger(ledger))
 
+    def watch_tracer(self, tracer: Tracer) -> None:
+        """What became of the spans of this process."""
+        self.registry.register(_Spans(tracer))
+
     def exposition(self) -> bytes:
         """The text that Prometheus scrapes."""
         return generate_latest(self.registry)
@@ -92,3 +97,14 @@ class _Ledger(Collector):
             )
             waiting = "Usage events that wait in NATS"
             yield GaugeMetricFamily("forebay_usage_events_waiting", waiting, value=seen.pending)
+
+
+class _Spans(Collector):
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    def collect(self) -> Iterator[Metric]:
+        spans = CounterMetricFamily("forebay_spans", "Spans by what became of them", labels=["as"])
+        spans.add_metric(["exported"], self._tracer.exported_total)
+        spans.add_metric(["dropped"], self._tracer.dropped_total)
+        yield spans

@@ -10,6 +10,7 @@ from gateway.api.gate import Gate
 from gateway.metrics import Metrics
 from gateway.seams import Dispatcher, Principals
 from gateway.settings import GatewaySettings
+from shared.trace import Tracer
 
 
 @dataclass(slots=True, frozen=True)
@@ -22,3 +23,4 @@ class Services:
     dispatcher: Dispatcher
     gate: Gate
     metrics: Metrics
+    tracer: Tracer

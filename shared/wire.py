@@ -77,6 +77,8 @@ class Job(Message, frozen=True):
     cache_salt: bytes
     wait_ms: int  # the worker may drop the job unstarted when it is this old
     run_ms: int  # the worker may stop it when it has run this long
+    traceparent: str = ""  # of the span that this job is a part of: `shared.traceparent`
+    tracestate: str = ""
 
 
 class Accepted(Message, frozen=True, tag="accepted"):

@@ -29,10 +29,12 @@ from gateway.dispatch.report import FleetReport
 from gateway.dispatch.terms import Terms
 from gateway.errors import GatewayError, InvalidKey
 from gateway.metrics import Metrics
+from gateway.seams import Dispatcher
 from gateway.services import Services
 from gateway.settings import GatewaySettings
 from shared import wire
 from shared.settings import Secret
+from shared.trace import Off, Tracer
 from tests.services import free_port
 
 MODEL = "tiny"
@@ -372,10 +374,11 @@ class Answer(msgspec.Struct):
 async def scripted_services(
     principals: ScriptedPrincipals,
     limiter: Limiter,
-    dispatcher: ScriptedDispatcher,
+    dispatcher: Dispatcher,
     *,
     model: wire.ModelCard | None = None,
     pricer: Pricer | None = None,
+    tracer: Tracer | None = None,
     database_url: str = NO_DATABASE,
     **settings: object,
 ) -> AsyncGenerator[Services]:
@@ -409,6 +412,7 @@ async def scripted_services(
             dispatcher=dispatcher,
             gate=Gate(loaded.requests_open_max),
             metrics=metrics,
+            tracer=tracer or Off(),
         )
     await database.dispose()
 

@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from shared import ids, log, wire
+from shared.trace import Tracer, tracing
 from worker.device import choose
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
@@ -59,16 +60,19 @@ def run(settings: WorkerSettings) -> None:
         return not_live() or (None if links[0].ready else "no NATS, no engine, or draining")
 
     try:
-        with serving(
-            settings.metrics_host,
-            settings.metrics_port,
-            metrics=metrics.render,
-            health={"/healthz/live": not_live, "/healthz/ready": not_ready},
+        with (
+            serving(
+                settings.metrics_host,
+                settings.metrics_port,
+                metrics=metrics.render,
+                health={"/healthz/live": not_live, "/healthz/ready": not_ready},
+            ),
+            tracing(os.environ, service="forebay-worker", instance=worker) as tracer,
         ):
             settings = placed(settings)
             card, runner = load(settings, metrics)
             try:
-                links.append(connect(settings, worker, card, runner))
+                links.append(connect(settings, worker, card, runner, tracer))
                 metrics.watch(links[0])
                 gc.collect()
                 gc.freeze()  # the model lives as long as the process: later collections need not look at it
@@ -123,7 +127,7 @@ def _warnings_logged() -> Generator[None]:
                 log.get("worker").warning("model.odd", reason=str(warning.message))
 
 
-def connect(settings: WorkerSettings, worker: str, card: Card, runner: Runner) -> Link:
+def connect(settings: WorkerSettings, worker: str, card: Card, runner: Runner, tracer: Tracer) -> Link:
     """The worker's link, not yet running. Raises CannotStart."""
     try:
         config = EngineConfig(
@@ -148,6 +152,7 @@ def connect(settings: WorkerSettings, worker: str, card: Card, runner: Runner) -
         tiers=settings.tier_numbers(),
         service=service,
         limits=LinkLimits(step_s_max=settings.step_s_max),
+        tracer=tracer,
     )
 
 

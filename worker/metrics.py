@@ -85,6 +85,10 @@ class WorkerMetrics(Collector):
         yield _counter("frame_items_dropped", "Items that NATS did not take.", link.outbox.dropped_total)
         yield _counter("claims_lost", "Claims that another worker won.", link.intake.races_lost_total)
         yield _counter("usage_events_dropped", "Bills given up for lack of memory.", link.usage.dropped_total)
+        spans = CounterMetricFamily("forebay_spans", "Spans by what became of them.", labels=["as"])
+        spans.add_metric(["exported"], link.tracer.exported_total)
+        spans.add_metric(["dropped"], link.tracer.dropped_total)
+        yield spans
         yield _counter("nats_reconnects", "Connections to NATS made anew.", link.bus.reconnects)
 
 

@@ -20,6 +20,7 @@ from gateway.errors import InvalidRequest, ModelNotFound, Unavailable
 from gateway.metrics import Metrics
 from gateway.seams import Fleet, Principal
 from shared import wire
+from shared.traceparent import Context
 
 CACHE_SALT_LABEL = b"forebay cache salt v1"
 RETRY_AFTER_MS = 2_000
@@ -59,10 +60,10 @@ class Admission:
         self._run_ms = int(run_s * 1_000)
 
     async def admit(
-        self, principal: Principal, request_id: uuid.UUID, generation: Generation, *, wait_s: float
+        self, principal: Principal, request_id: uuid.UUID, generation: Generation, *, wait_s: float, trace: Context
     ) -> Admitted:
-        """Encode, check and reserve; `wait_s` is how long the job may lie in a queue. Raises ModelNotFound,
-        InvalidRequest, ContextTooLong, RateLimited, BudgetExhausted, Unavailable.
+        """Encode, check and reserve; `wait_s` is how long the job may lie in a queue, `trace` what it is a part of.
+        Raises ModelNotFound, InvalidRequest, ContextTooLong, RateLimited, BudgetExhausted, Unavailable.
         """
         model, pool = self._find(principal, generation.model)
         _check_ids(generation, model.card.vocab_size)
@@ -73,7 +74,9 @@ class Admission:
         output_tokens = len(prompts) * generation.n * max_tokens
         headers = await self._reserve(principal, request_id, model_id, sum(map(len, prompts)), output_tokens)
         sampling = _sampling(generation, max_tokens)
-        job = self._job(principal, request_id, model, prompts, n=generation.n, sampling=sampling, wait_s=wait_s)
+        job = self._job(
+            principal, request_id, model, prompts, n=generation.n, sampling=sampling, wait_s=wait_s, trace=trace
+        )
         return Admitted(request_id, model_id, principal.plan_id, job, pool, headers)
 
     def started(self, admitted: Admitted) -> None:
@@ -147,6 +150,7 @@ class Admission:
         n: int,
         sampling: wire.Sampling,
         wait_s: float,
+        trace: Context,
     ) -> wire.Job:
         return wire.Job(
             request=str(request_id),
@@ -163,6 +167,8 @@ class Admission:
             cache_salt=_cache_salt(principal.tenant_id),
             wait_ms=math.ceil(wait_s * 1_000),
             run_ms=self._run_ms,
+            traceparent=trace.header,
+            tracestate=trace.state,
         )
 
 

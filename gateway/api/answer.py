@@ -7,14 +7,14 @@ is there; when it hangs up, everything that was begun for it ends.
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from time import time
+from time import monotonic, time
 from typing import Any, Generic, TypeVar
 
 import msgspec
 from litestar import Request, Response
 
 from gateway.admission.generation import Generation
-from gateway.api import body, errors, patience
+from gateway.api import body, errors, patience, spans, tracing
 from gateway.api.exchange import Exchange
 from gateway.api.hangup import Hangup
 from gateway.api.requestid import client_id, request_id
@@ -38,6 +38,8 @@ B = TypeVar("B", bound=Body)
 class Endpoint(Generic[B]):
     """One dialect: how its bodies are read and its answers written."""
 
+    path: str
+    operation: str  # by OpenTelemetry's name
     decoder: "msgspec.json.Decoder[B]"
     lenient: "msgspec.json.Decoder[Any]"  # skips fields that are not known
     parse: Callable[[B], Generation]
@@ -49,7 +51,10 @@ async def answer(request: Request[Any, Any, Any], services: Services, endpoint: 
     settings = services.settings
     stack = AsyncExitStack()
     async with stack:
-        visit = stack.enter_context(Visit(request_id(request.scope), services.metrics, client_id(request.scope)))
+        visit = stack.enter_context(_visit(request, services))
+        if visit.trace.sampled:
+            traced = spans.recorded(visit, services.tracer, path=endpoint.path, operation=endpoint.operation)
+            stack.enter_context(traced)
         request.scope["state"][errors.TOKENS_USED] = visit.tokens_used
         async with body.refusing(request):
             stack.enter_context(services.gate.place())
@@ -72,6 +77,12 @@ async def answer(request: Request[Any, Any, Any], services: Services, endpoint: 
     raise AssertionError  # for the type checker, which thinks that leaving the stack may swallow an error
 
 
+def _visit(request: Request[Any, Any, Any], services: Services) -> Visit:
+    caller = tracing.caller(request.scope)
+    trace = tracing.begin(request.scope, caller, services.tracer)
+    return Visit(request_id(request.scope), services.metrics, trace, caller, client_id(request.scope))
+
+
 def _note(visit: Visit, asked: Body, services: Services) -> None:
     visit.stream = bool(asked.stream)
     if services.dispatcher.fleet.find(asked.model):  # otherwise it is the client's text, and no label
@@ -90,7 +101,11 @@ async def _begin(
     """Admit and dispatch. The exchange is on `stack` before anybody can lose it."""
     if terms.retry:
         services.metrics.client_retries.labels(visit.model).inc()
-    admitted = await services.admission.admit(principal, visit.request_id, generation, wait_s=terms.patience_s)
+    visit.asked_s = monotonic()
+    admitted = await services.admission.admit(
+        principal, visit.request_id, generation, wait_s=terms.patience_s, trace=visit.inference
+    )
+    visit.admitted_s = monotonic()
     exchange = Exchange(
         admitted,
         admission=services.admission,
@@ -153,6 +168,6 @@ async def _events(exchange: Exchange, shape: Shape, visit: Visit) -> AsyncGenera
         yield event(errors.encode(error))
     except Exception as error:  # the last place that can tell the client
         visit.outcome = errors.outcome(error)
-        logger.exception("stream.crashed", request=str(visit.request_id))
+        logger.exception("stream.crashed", request=str(visit.request_id), trace=visit.trace.trace)
         await exchange.close()
         yield event(errors.encode(GatewayError(errors.UNEXPECTED)))

@@ -13,6 +13,8 @@ from gateway.api.schemas import ChatBody, LenientChatBody
 from gateway.services import Services
 
 ENDPOINT = Endpoint(
+    path="/v1/chat/completions",
+    operation="chat",
     decoder=msgspec.json.Decoder(ChatBody),
     lenient=msgspec.json.Decoder(LenientChatBody),
     parse=parse.chat,
@@ -20,7 +22,7 @@ ENDPOINT = Endpoint(
 )
 
 
-@post("/v1/chat/completions", status_code=200)
+@post(ENDPOINT.path, status_code=200)
 async def create_chat_completion(
     request: Request[Any, Any, Any], services: NamedDependency[Services]
 ) -> Response[bytes]:

@@ -13,6 +13,8 @@ from gateway.api.schemas import CompletionBody, LenientCompletionBody
 from gateway.services import Services
 
 ENDPOINT = Endpoint(
+    path="/v1/completions",
+    operation="text_completion",
     decoder=msgspec.json.Decoder(CompletionBody),
     lenient=msgspec.json.Decoder(LenientCompletionBody),
     parse=parse.completion,
@@ -20,6 +22,6 @@ ENDPOINT = Endpoint(
 )
 
 
-@post("/v1/completions", status_code=200)
+@post(ENDPOINT.path, status_code=200)
 async def create_completion(request: Request[Any, Any, Any], services: NamedDependency[Services]) -> Response[bytes]:
     return await answer(request, services, ENDPOINT)

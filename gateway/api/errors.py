@@ -12,7 +12,7 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 
 from gateway import headers
-from gateway.api import patience
+from gateway.api import patience, tracing
 from gateway.api.requestid import request_id
 from gateway.auth import keys
 from gateway.errors import GatewayError
@@ -67,11 +67,12 @@ def on_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Resp
 
 def on_unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """Worth one more try, unless tokens were used for it: they are paid for, and would be again."""
-    logger.error("request.crashed", request=str(request_id(request.scope)), exc_info=error)
-    tokens_used: Callable[[], int] | None = request.scope["state"].get(TOKENS_USED)
+    scope = request.scope
+    logger.error("request.crashed", request=str(request_id(scope)), trace=tracing.trace_id(scope), exc_info=error)
+    tokens_used: Callable[[], int] | None = scope["state"].get(TOKENS_USED)
     retry = None
     if tokens_used is not None:
-        retry = not tokens_used() and not patience.is_retry(headers.values(request.scope, patience.RETRY_COUNT))
+        retry = not tokens_used() and not patience.is_retry(headers.values(scope, patience.RETRY_COUNT))
     return on_gateway_error(request, GatewayError(UNEXPECTED, retry=retry))
 
 

@@ -46,7 +46,8 @@ class Exchange:
         self._stream: RequestStream | None = None
         self._first: list[wire.Chunk] = []
         self._settled = False
-        self._unfinished = len(admitted.job.prompts) * admitted.job.n
+        self.finishes: list[str] = []  # of the choices that have ended
+        self.first_s: float | None = None  # when the first tokens were there
 
     @property
     def headers(self) -> dict[str, str]:
@@ -57,11 +58,21 @@ class Exchange:
         return len(self._admitted.job.prompts) * self._admitted.job.n
 
     @property
-    def tokens_used(self) -> int:
-        return sum(self._used)
+    def max_tokens(self) -> int:
+        """Of each choice."""
+        return self._admitted.job.sampling.max_tokens
 
     @property
-    def _used(self) -> tuple[int, int]:
+    def cached_tokens(self) -> int:
+        """Of the prompt's; known at the end."""
+        return self._stream.end.cached_tokens if self._stream and self._stream.end else 0
+
+    @property
+    def tokens_used(self) -> int:
+        return sum(self.used)
+
+    @property
+    def used(self) -> tuple[int, int]:
         """Prompt and completion; nothing as long as no worker has accepted."""
         return (0, 0) if self._stream is None else (self._stream.prompt_tokens, self._stream.completion_tokens)
 
@@ -90,9 +101,10 @@ class Exchange:
             if last_s:
                 self._metrics.itl.observe(now_s - last_s)
             else:
+                self.first_s = now_s
                 self._metrics.ttft.observe(now_s - self._arrived_s)
             last_s = now_s
-            self._unfinished -= sum(1 for chunk in chunks if chunk.finish)
+            self.finishes += [chunk.finish for chunk in chunks if chunk.finish]
             yield chunks
             chunks = await self._next()
 
@@ -100,7 +112,7 @@ class Exchange:
         """Settle after the last chunk; the worker's own counts. Raises RequestFailed if the answer is not complete."""
         end = self._stream.end if self._stream else None
         await self.close()
-        if end is None or end.outcome != "finished" or self._unfinished:
+        if end is None or end.outcome != "finished" or len(self.finishes) < self.choices:
             raise RequestFailed((end and end.message) or "The answer ended before it was complete.")
         return end
 
@@ -111,7 +123,7 @@ class Exchange:
         finally:
             if not self._settled:
                 self._settled = True
-                await self._admission.settle(self._admitted, *self._used)
+                await self._admission.settle(self._admitted, *self.used)
 
     async def _next(self) -> list[wire.Chunk]:
         """The next chunks; empty after the last."""

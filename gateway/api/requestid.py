@@ -1,4 +1,5 @@
-"""The request's id: drawn here, never taken from the client, on every response, error and stream as `x-request-id`.
+"""The request's id: drawn here, never taken from the client, on every response, error and stream as `x-request-id`,
+beside the id of its trace.
 
 It is also the key of the request's usage event, so that a client can name what it was billed for. A client's own id is
 noted beside it in the log, if it looks like one.
@@ -11,6 +12,7 @@ from uuid import UUID
 from litestar.types import Message, Scope
 
 from gateway import headers
+from gateway.api import tracing
 from gateway.auth import keys
 from shared.ids import uuid7
 
@@ -36,5 +38,6 @@ def client_id(scope: Scope) -> str | None:
 async def add_header(message: Message, scope: Scope) -> None:
     """A `before_send` hook."""
     if message["type"] == "http.response.start":
-        header = (b"x-request-id", str(request_id(scope)).encode())
-        message["headers"] = [*message["headers"], header]
+        request = (b"x-request-id", str(request_id(scope)).encode())
+        trace = (b"x-trace-id", tracing.trace_id(scope).encode())
+        message["headers"] = [*message["headers"], request, trace]

@@ -15,6 +15,7 @@ from gateway.api.exchange import Exchange
 from gateway.errors import ClientGone, GatewayError
 from gateway.metrics import UNKNOWN_MODEL, Metrics
 from shared import log
+from shared.traceparent import Context
 
 OK: Final = "ok"
 GONE: Final = ClientGone.code or ""
@@ -28,13 +29,21 @@ class Visit:
 
     request_id: UUID
     metrics: Metrics
+    trace: Context
+    caller: Context | None = None
     client_request: str | None = None
     arrived_s: float = field(default_factory=monotonic)
     tenant: str | None = None
     model: str = UNKNOWN_MODEL
     stream: bool = False
+    asked_s: float | None = None  # of the limits
+    admitted_s: float | None = None
     exchange: Exchange | None = None
     outcome: str = GONE
+    inference: Context = field(init=False)  # what workers do for it
+
+    def __post_init__(self) -> None:
+        self.inference = self.trace.child()
 
     def tokens_used(self) -> int:
         return 0 if self.exchange is None else self.exchange.tokens_used
@@ -50,6 +59,7 @@ class Visit:
         (logger.warning if broken else logger.info)(
             "request.finished",
             request=str(self.request_id),
+            trace=self.trace.trace,
             client_request=self.client_request,
             tenant=self.tenant,
             model=self.model,

@@ -26,6 +26,7 @@ class Attempt:
         self.pool = pool
         self.opened_at = now
         self.sequence: int | None = None  # in its queue, once published
+        self.published_at: float | None = None
         self.publications = 0  # how often it had to be put into a queue: more than once after a NATS restart
         self.unseen_since: float | None = None  # it has left its queue, and no worker has shown it yet
         self.workerless_since: float | None = None  # queued, and no worker of its model lives
@@ -48,6 +49,16 @@ class Attempt:
     @property
     def request(self) -> str:
         return self.job.request
+
+    @property
+    def trace(self) -> str:
+        """The id of the trace that its job is a part of."""
+        return self.job.traceparent[3:35]
+
+    @property
+    def sampled(self) -> bool:
+        """Whether that trace is recorded."""
+        return self.job.traceparent.endswith("-01")
 
     @property
     def prompt_tokens(self) -> int:

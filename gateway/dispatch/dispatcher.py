@@ -23,6 +23,7 @@ from gateway.dispatch.overload import Overload
 from gateway.dispatch.publication import Publication
 from gateway.dispatch.reconcile import Reconciler
 from gateway.dispatch.report import FleetReport, fleet_report
+from gateway.dispatch.spans import spans
 from gateway.dispatch.stream import RequestStream
 from gateway.dispatch.terms import Terms
 from gateway.errors import DeadlineExceeded, GatewayError, QueueFull, RequestFailed, Unavailable
@@ -31,6 +32,7 @@ from shared.bus import Bus, BusError, BusUnavailable
 from shared.clock import Clock, SystemClock
 from shared.jobs import JobQueue
 from shared.tasks import Tasks
+from shared.trace import Off, Tracer
 from shared.usage import UsagePublisher
 
 OnCard = Callable[[str, wire.ModelCard], Awaitable[None]]
@@ -52,11 +54,13 @@ class Dispatcher:
         gateway_id: str | None = None,
         limits: DispatchLimits | None = None,
         clock: Clock | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self.gateway_id = gateway_id or ids.process_id("gw")
         self.limits = limits or DispatchLimits()
         self.fleet = FleetView(self.limits.worker_silence_s)
         self._clock = clock or SystemClock()
+        self._tracer = tracer or Off()
         self._incarnation = ids.process_id("in")
         self._on_card = on_card
         self._log = log.get("dispatch").bind(gateway=self.gateway_id)
@@ -167,6 +171,8 @@ class Dispatcher:
                 timer.cancel()
         finally:
             await self._leave(attempt)
+            if attempt.sampled:
+                self._tracer.record(spans(attempt, self._clock.monotonic()))
             if attempt.worker is not None:
                 self.fleet.ended(attempt.worker, job)
 

@@ -54,7 +54,13 @@ class Endings:
         """A worker had it, or may have had it, and nothing more will come."""
         if attempt.over.is_set():
             return
-        self._log.warning("attempt.lost", request=attempt.request, worker=attempt.worker, tokens=sum(attempt.tokens))
+        self._log.warning(
+            "attempt.lost",
+            request=attempt.request,
+            trace=attempt.trace,
+            worker=attempt.worker,
+            tokens=sum(attempt.tokens),
+        )
         now, tenant = self._clock.monotonic(), attempt.job.tenant
         self._retries.failed(tenant, now)
         retry = self._retries.allows(tenant, now)

@@ -52,6 +52,7 @@ class Publication:
                     raise Unavailable(message, retry_after_ms=FULL_RETRY_AFTER_MS) from error
                 await asyncio.sleep(PAUSE_S)
             else:
+                attempt.published_at = self._clock.monotonic()
                 return
 
     async def _publish_once(self, attempt: Attempt, data: bytes, timeout_s: float) -> int:

@@ -112,7 +112,7 @@ class Reconciler:
         if presence == "gone":
             attempt.unseen_since = self._clock.monotonic()
             return
-        self._log.info("job.republished", request=attempt.request)
+        self._log.info("job.republished", request=attempt.request, trace=attempt.trace)
         attempt.sequence = None
         try:
             await self._publication.publish(attempt)

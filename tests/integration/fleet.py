@@ -17,6 +17,7 @@ from gateway.dispatch.terms import Terms
 from shared import ids, subjects, wire
 from shared.bus import BusUnavailable
 from shared.clock import Clock
+from shared.trace import Tracer
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
 from worker.engine.fake_runner import FakeRunner
@@ -56,9 +57,10 @@ def toy_engine(
     oracle: bool = False,
     sleep: Callable[[float], None] = time.sleep,
     service: Service | None = None,
+    vocabulary: TokenTable = VOCAB,
 ) -> tuple[Engine, EngineConfig]:
     runner = FakeRunner(
-        vocab_size=64,
+        vocab_size=vocabulary.vocab_size,
         blocks_total=blocks,
         block_size=16,
         context_length=CONTEXT,
@@ -68,7 +70,7 @@ def toy_engine(
         sleep=sleep,
     )
     config = EngineConfig(block_size=16, context_length=CONTEXT, sequences_max=sequences_max)
-    return Engine(runner, VOCAB, config, service), config
+    return Engine(runner, vocabulary, config, service), config
 
 
 @dataclass
@@ -109,6 +111,7 @@ class Fleet:
         drain_s: float = 5.0,
         tiers: tuple[int, ...] = (0, 1, 2),
         floor_share: float = 0.05,
+        tracer: Tracer | None = None,
         **engine: Any,
     ) -> Worker:
         service = Service(floor_share=floor_share)
@@ -124,6 +127,7 @@ class Fleet:
             tiers=tiers,
             service=service,
             limits=self.limits,
+            tracer=tracer,
         )
         worker = Worker(link, stop, asyncio.create_task(link.run(stop, drain_s=drain_s)), service)
         self.workers.append(worker)

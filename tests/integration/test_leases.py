@@ -21,6 +21,7 @@ from gateway.dispatch.terms import Terms
 from gateway.ledger.writer import Writer
 from gateway.services import Services
 from shared.ids import uuid7
+from shared.trace import Off
 from tests.demands import KEY, TENANT, again, demand, limit
 from tests.integration.test_ledger import payload
 from tests.scripted_gateway import MODEL, Caller, Play, ScriptedDispatcher, ScriptedPrincipals, scripted_services
@@ -52,7 +53,7 @@ async def services(limiter: PgLimiter) -> AsyncIterator[Services]:
 async def request(services: Services) -> None:
     """All that is done for one request, but for HTTP."""
     generation = Generation(model=MODEL, prompts=("hi",), max_tokens=50)
-    admitted = await services.admission.admit(CALLER, uuid7(), generation, wait_s=60)
+    admitted = await services.admission.admit(CALLER, uuid7(), generation, wait_s=60, trace=Off().begin(None))
     exchange = Exchange(
         admitted,
         admission=services.admission,

@@ -34,6 +34,7 @@ from gateway.errors import (
     Unavailable,
 )
 from shared.ids import uuid7
+from shared.trace import Off
 from tests.demands import KEY, MODEL, TENANT, again, demand, limit
 from tests.scripted_gateway import CONTEXT, Caller, ScriptedDispatcher, ScriptedPrincipals, scripted_services
 from tests.scripted_gateway import (
@@ -167,7 +168,7 @@ async def test_what_refuses_before_the_limits_never_asks_them(
     before = await everything(pool)
     async with scripted_services(ScriptedPrincipals(), limiter, dispatcher) as services:
         with pytest.raises(refusal):
-            await services.admission.admit(caller, uuid7(), generation, wait_s=1)
+            await services.admission.admit(caller, uuid7(), generation, wait_s=1, trace=Off().begin(None))
     assert await everything(pool) == before
     assert not list(limiter._leases)
     assert not len(limiter._settling)
@@ -183,6 +184,7 @@ async def ask(limiter: PgLimiter, refuse: GatewayError, limits: tuple[Limit, ...
             uuid7(),
             Generation(model=MODEL_NAME, prompts=("hi",)),
             wait_s=1,
+            trace=Off().begin(None),
         )
         exchange = Exchange(
             admitted,

@@ -184,12 +184,14 @@ class Engine:
         """Whether a space in front of the output is the tokenizer's own: nothing visible stands before it."""
         return self._vocabulary.skips_first_space and not any(map(self._token_bytes, prompt))
 
-    def _note_started(self, admitted: list[Sequence]) -> None:
+    def _note_started(self, admitted: list[Sequence], result: StepResult) -> None:
         for sequence in admitted:
             live = self._live[sequence.request]
             prompt = live.prompt_of(sequence)
             if prompt.started:
                 continue
+            if not live.started:
+                result.started.append(sequence.request)
             if len(live.prompts) > 1 and not live.started:
                 for number, other in enumerate(live.prompts):
                     other.known = self._scheduler.cached_tokens(live.sequences[number * live.n])
@@ -202,7 +204,7 @@ class Engine:
         plan = self._scheduler.schedule()
         self._preemptions += plan.preempted
         result.preemptions = plan.preempted
-        self._note_started(plan.admitted)
+        self._note_started(plan.admitted, result)
         if self._flights and plan.awaits_tokens():
             self._land_all_but(0, result)
             plan.drop_finished()

@@ -56,6 +56,7 @@ class RequestDone:
 
 @dataclass(slots=True)
 class StepResult:
+    started: list[str] = field(default_factory=list[str])  # requests of which nothing was computed before
     chunks: list[ChoiceChunk] = field(default_factory=list[ChoiceChunk])
     done: list[RequestDone] = field(default_factory=list[RequestDone])
     tokens: int = 0  # run through the model in this step

@@ -12,6 +12,7 @@ from typing import TypeVarTuple
 from shared import log, wire
 from shared.clock import Clock
 from shared.tasks import Tasks
+from shared.trace import Tracer
 from shared.usage import UsagePublisher
 from worker.engine.engine import Engine
 from worker.engine.errors import DoesNotFit, EngineError, InvalidRequest
@@ -24,6 +25,7 @@ from worker.link.limits import LinkLimits
 from worker.link.outbox import Outbox
 from worker.link.pace import Pace
 from worker.link.room import Room
+from worker.link.spans import spans
 
 Ts = TypeVarTuple("Ts")
 
@@ -38,6 +40,7 @@ class Custody:
         self,
         *,
         worker: str,
+        pool: str,
         engine: Engine,
         room: Room,
         pace: Pace,
@@ -47,8 +50,10 @@ class Custody:
         room_changed: Callable[[], None],
         limits: LinkLimits,
         clock: Clock,
+        tracer: Tracer,
     ) -> None:
         self._worker = worker
+        self._pool = pool
         self._tokens_max = engine.tokens_max
         self._room = room
         self._outbox = outbox
@@ -57,6 +62,7 @@ class Custody:
         self._room_changed = room_changed
         self._limits = limits
         self._clock = clock
+        self._tracer = tracer
         self._log = log.get("custody")
         self._empty = asyncio.Event()
         self._empty.set()
@@ -139,12 +145,16 @@ class Custody:
         if report.step is not None:
             self.on_step(report.step_s)
             self.pace.stepped(report.step_s, tokens=report.step.tokens, sampled=len(report.step.chunks))
-            self._on_step(report.step, now)
+            self._on_step(report.step, now, report.step_s)
         self._room_changed()
 
-    def _on_step(self, step: StepResult, now: float) -> None:
+    def _on_step(self, step: StepResult, now: float, step_s: float) -> None:
         if step.failure is not None:
             self._log.error("step.failed", exc_info=step.failure)
+        for key in step.started:
+            held = self.holdings.get(key)
+            if held is not None:
+                held.started_at = max(held.claimed_at, now - step_s)
         for chunk in step.chunks:
             self._guarded(chunk.request, self._send_chunk, chunk, now)
         for done in step.done:
@@ -162,7 +172,7 @@ class Custody:
         try:
             work(held, *args)
         except Exception as error:  # noqa: BLE001 - see the module's docstring
-            self._log.error("request.failed", request=held.job.request, exc_info=error)
+            self._log.error("request.failed", request=held.job.request, trace=held.trace_id, exc_info=error)
             if held.ending:
                 self._let_go(held)  # not even its end can be told: that the next roll leaves it out tells
             else:
@@ -179,7 +189,7 @@ class Custody:
         elif isinstance(error, (EngineError, ValueError)):
             failure = Failure("invalid_request", str(error))
         else:
-            self._log.error("request.failed", request=held.job.request, exc_info=error)
+            self._log.error("request.failed", request=held.job.request, trace=held.trace_id, exc_info=error)
             failure = FAULT
         self._end(held, Ending("error", NOTHING, failure.code, failure.message))
 
@@ -206,12 +216,33 @@ class Custody:
 
     async def _end_after_bill(self, held: HeldAttempt, event: wire.UsageEvent, ending: Ending) -> None:
         if not await self._usage.publish(event, self._limits.bill_patience_s):
-            self._log.warning("usage.late", request=held.job.request)
+            self._log.warning("usage.late", request=held.job.request, trace=held.trace_id)
         self._send_end(held, ending)
 
     def _send_end(self, held: HeldAttempt, ending: Ending) -> None:
         self._outbox.add(held.job.gateway, held.end(ending))
         self._let_go(held)
+        self._tell(held, ending)
+
+    def _tell(self, held: HeldAttempt, ending: Ending) -> None:
+        """Those who look on."""
+        now, totals = self._clock.monotonic(), ending.totals
+        self._log.info(
+            "attempt.ended",
+            request=held.job.request,
+            attempt=held.job.attempt,
+            trace=held.trace_id,
+            tenant=held.job.tenant,
+            outcome=ending.outcome,
+            error=ending.error,
+            prompt_tokens=totals.prompt_tokens,
+            cached_tokens=totals.cached_tokens,
+            completion_tokens=totals.completion_tokens,
+            preemptions=totals.preemptions,
+            total_ms=round((now - held.claimed_at) * 1000),
+        )
+        if held.trace is not None and held.trace.sampled:
+            self._tracer.record(spans(held, ending, pool=self._pool, worker=self._worker, now=now))
 
     def _let_go(self, held: HeldAttempt) -> None:
         self.holdings.remove(held)

@@ -6,7 +6,8 @@ an attempt grows by one with each item that is sent for it, without a hole.
 
 from dataclasses import dataclass, field
 
-from shared import wire
+from shared import traceparent, wire
+from shared.traceparent import Context
 from worker.engine.results import ChoiceChunk, RequestTotals, TokenLogprob
 
 NOTHING = RequestTotals(prompt_tokens=0, cached_tokens=0, completion_tokens=0)
@@ -37,13 +38,19 @@ class HeldAttempt:
     job: wire.Job
     key: str
     claimed_at: float
+    trace: Context | None = None  # the span that the job is a part of
     seq: int = 0
     tokens: int = 0
+    started_at: float | None = None  # when the engine began to compute it
     first_token_at: float | None = None
     finishes: set[str] = field(default_factory=set[str])
     cancelled: wire.CancelReason | None = None
     failure: Failure | None = None  # aborted by this worker, for this reason
     ending: bool = False  # its bill is on its way, then its end is sent
+
+    @property
+    def trace_id(self) -> str | None:
+        return None if self.trace is None else self.trace.trace
 
     @property
     def prompt_tokens(self) -> int:
@@ -140,7 +147,8 @@ class Holdings:
         return len(self._held)
 
     def add(self, job: wire.Job, now: float) -> HeldAttempt:
-        held = HeldAttempt(job, key_of(job.request, job.attempt), now)
+        trace = traceparent.parse([job.traceparent], [job.tracestate])
+        held = HeldAttempt(job, key_of(job.request, job.attempt), now, trace)
         assert held.key not in self._held, "an attempt is held once"
         self._held[held.key] = held
         self._by_gateway.setdefault(job.gateway, {})[held.key] = held

@@ -16,6 +16,7 @@ from shared.bus import Bus
 from shared.clock import Clock, SystemClock
 from shared.jobs import JobQueue
 from shared.tasks import Tasks
+from shared.trace import Off, Tracer
 from shared.usage import UsagePublisher
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
@@ -51,6 +52,7 @@ class Link:
         service: Service,
         limits: LinkLimits | None = None,
         clock: Clock | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self.limits = limits or LinkLimits()
         self.worker = worker
@@ -71,8 +73,10 @@ class Link:
             self.bus, worker, state=self._beat, heard=self.outbox.heard, limits=self.limits, clock=clock
         )
         room = Room(config, engine.stats())
+        self.tracer = tracer or Off()
         self.custody = Custody(
             worker=worker,
+            pool=card.pool,
             engine=engine,
             room=room,
             pace=Pace(max(1, min(config.tokens_per_step, config.tokens_beside_decodes) // 2)),
@@ -82,6 +86,7 @@ class Link:
             room_changed=self._room_changed,
             limits=self.limits,
             clock=clock,
+            tracer=self.tracer,
         )
         self.intake = Intake(
             bus=self.bus,

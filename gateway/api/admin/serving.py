@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway import headers
-from gateway.api import body
+from gateway.api import body, tracing
 from gateway.api.admin.operation import Call, NoQuery, Operation
 from gateway.api.requestid import request_id
 from gateway.auth import guards
@@ -64,7 +64,13 @@ async def serve(request: Request[Any, Any, Any], services: Services, operation: 
         except CatalogueError as error:
             raise _told(error) from error
         except _FAULTS as error:
-            logger.warning("admin.not_served", path=operation.path, error=type(error).__name__)
+            logger.warning(
+                "admin.not_served",
+                path=operation.path,
+                error=type(error).__name__,
+                request=str(request_id(request.scope)),
+                trace=tracing.trace_id(request.scope),
+            )
             raise Unavailable("Postgres cannot be asked at the moment.", retry_after_ms=RETRY_AFTER_MS) from error
     logger.info(
         "admin.served",
@@ -73,6 +79,7 @@ async def serve(request: Request[Any, Any, Any], services: Services, operation: 
         status=response.status_code,
         actor=call.author.actor,
         request=str(call.author.request_id),
+        trace=tracing.trace_id(request.scope),
     )
     return response
 

@@ -1,0 +1,119 @@
+"""The spans of a request in this gateway: the call itself, its admission, and its inference by a worker.
+
+Owns their names and attributes, by OpenTelemetry's conventions for HTTP servers and for generative AI, and by words of
+ours that begin with `forebay.`. Invariant: ids, counts, words of ours and names of models that are served; nothing else
+of a client's.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from time import monotonic
+from typing import Final
+
+from gateway.api import errors
+from gateway.api.exchange import Exchange
+from gateway.api.visit import GONE, OK, Visit
+from gateway.errors import ClientGone, GatewayError
+from shared.trace import Span, Tracer, Value
+
+PROVIDER: Final = "forebay"
+
+
+@contextmanager
+def recorded(visit: Visit, tracer: Tracer, *, path: str, operation: str) -> Generator[None]:
+    """Tell `tracer` of the request that is served inside, once it has ended."""
+    error: BaseException | None = None
+    try:
+        yield
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        tracer.record(_spans(visit, error, path=path, operation=operation, now_s=monotonic()))
+
+
+def _spans(visit: Visit, error: BaseException | None, *, path: str, operation: str, now_s: float) -> Generator[Span]:
+    outcome = visit.outcome if error is None else errors.outcome(error)
+    status = 200 if error is None else _status(error)
+    failed = status is not None and (status >= 500 or (status == 200 and outcome not in {OK, GONE}))
+    fault = outcome if failed else None
+    yield Span(
+        name=f"POST {path}",
+        kind="server",
+        context=visit.trace,
+        parent=visit.caller,
+        start_s=visit.arrived_s,
+        end_s=now_s,
+        attributes=_served(visit, path, status, outcome),
+        error=fault,
+    )
+    if visit.asked_s is None:
+        return
+    admitted_s = visit.admitted_s
+    yield Span(
+        name="admission",
+        context=visit.trace.child(),
+        parent=visit.trace,
+        start_s=visit.asked_s,
+        end_s=now_s if admitted_s is None else admitted_s,
+        attributes={"forebay.outcome": outcome if admitted_s is None else OK},
+        error=fault if admitted_s is None else None,
+    )
+    if admitted_s is not None and visit.exchange is not None:
+        yield Span(
+            name=f"{operation} {visit.model}",
+            kind="client",
+            context=visit.inference,
+            parent=visit.trace,
+            start_s=admitted_s,
+            end_s=now_s,
+            attributes={"gen_ai.operation.name": operation, **_inferred(visit, visit.exchange, outcome)},
+            error=fault,
+        )
+
+
+def _status(error: BaseException) -> int | None:
+    """What was answered; nothing to a client that is gone."""
+    if isinstance(error, ClientGone):
+        return None
+    if isinstance(error, GatewayError):
+        return error.status
+    return 500 if isinstance(error, Exception) else None
+
+
+def _served(visit: Visit, path: str, status: int | None, outcome: str) -> dict[str, Value]:
+    attributes: dict[str, Value] = {
+        "http.request.method": "POST",
+        "http.route": path,
+        "url.path": path,
+        "url.scheme": "http",
+        "forebay.request.id": str(visit.request_id),
+        "forebay.outcome": outcome,
+    }
+    if status is not None:
+        attributes["http.response.status_code"] = status
+    if visit.tenant is not None:
+        attributes["forebay.tenant.id"] = visit.tenant
+    return attributes
+
+
+def _inferred(visit: Visit, exchange: Exchange, outcome: str) -> dict[str, Value]:
+    prompt_tokens, completion_tokens = exchange.used
+    attributes: dict[str, Value] = {
+        "gen_ai.provider.name": PROVIDER,
+        "gen_ai.request.model": visit.model,
+        "gen_ai.response.model": visit.model,
+        "gen_ai.response.id": str(visit.request_id),
+        "gen_ai.request.stream": visit.stream,
+        "gen_ai.request.choice.count": exchange.choices,
+        "gen_ai.request.max_tokens": exchange.max_tokens,
+        "gen_ai.usage.input_tokens": prompt_tokens,
+        "gen_ai.usage.output_tokens": completion_tokens,
+        "gen_ai.usage.cache_read.input_tokens": exchange.cached_tokens,
+        "forebay.outcome": outcome,
+    }
+    if exchange.finishes:
+        attributes["gen_ai.response.finish_reasons"] = tuple(exchange.finishes)
+    if exchange.first_s is not None:
+        attributes["gen_ai.response.time_to_first_chunk"] = exchange.first_s - visit.arrived_s
+    return attributes

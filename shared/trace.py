@@ -1,0 +1,104 @@
+"""Spans: what a program did for one request and how long it took, told afterwards, to whoever collects them.
+
+Owns what a span is and whether anybody wants to know. Tracing is off unless the standard OTEL_* variables ask for it;
+then nothing is sampled, nothing of OpenTelemetry is imported, and a request has its trace id for the log alone.
+Invariant: `record` neither waits nor raises, whatever becomes of the spans.
+"""
+
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from typing import Final, Literal, Protocol
+
+import msgspec
+
+from shared import ids
+from shared.settings import SettingsError
+from shared.traceparent import Context
+
+Kind = Literal["server", "client", "producer", "consumer", "internal"]
+Value = str | int | float | bool | tuple[str, ...]
+
+PROTOCOL: Final = "http/protobuf"
+_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+
+
+class Span(msgspec.Struct, frozen=True, kw_only=True):
+    """Times are monotonic seconds of this process. Names are few; attributes hold ids, counts and our own words."""
+
+    name: str
+    context: Context
+    parent: Context | None
+    start_s: float
+    end_s: float
+    kind: Kind = "internal"
+    attributes: Mapping[str, Value] = {}
+    error: str | None = None  # `error.type`, a stable word: the span failed
+
+
+class Tracer(Protocol):
+    @property
+    def exported_total(self) -> int:
+        """Spans that a collector has taken."""
+        ...
+
+    @property
+    def dropped_total(self) -> int:
+        """Spans that were recorded and that no collector has got or will get."""
+        ...
+
+    def begin(self, parent: Context | None) -> Context:
+        """A new request's own context, in the trace of its caller if that has one; decides whether it is sampled."""
+        ...
+
+    def record(self, spans: Iterable[Span]) -> None:
+        """Hand over spans of contexts that are sampled. What goes wrong in making them is dropped too."""
+        ...
+
+
+class Off:
+    """A tracer that nobody listens to."""
+
+    exported_total = 0
+    dropped_total = 0
+
+    def begin(self, parent: Context | None) -> Context:
+        return Context(ids.trace_id() if parent is None else parent.trace, ids.span_id())
+
+    def record(self, spans: Iterable[Span]) -> None:
+        """Nothing is sampled, so it gets none; a worker's may, from a gateway that is not off."""
+
+
+@contextmanager
+def tracing(environ: Mapping[str, str], *, service: str, instance: str) -> Generator[Tracer]:
+    """The tracer of this process: `instance` of `service`. Leaving it sends what is left, within a bound.
+
+    Raises SettingsError for settings that cannot be followed.
+    """
+    if not asked_for(environ):
+        yield Off()
+        return
+    try:
+        from shared.otlp import OtlpTracer  # noqa: PLC0415 - see the module's docstring
+    except ImportError as error:
+        raise SettingsError("OTEL_* asks for traces, and OpenTelemetry is missing: forebay[telemetry]") from error
+    tracer = OtlpTracer(environ, service=service, instance=instance)
+    try:
+        yield tracer
+    finally:
+        tracer.close()
+
+
+def asked_for(environ: Mapping[str, str]) -> bool:
+    """Whether there is a collector to send to: one is named, or the exporter `otlp` with its default."""
+    exporter = environ.get("OTEL_TRACES_EXPORTER", "")
+    if exporter not in {"", "otlp", "none"}:
+        raise SettingsError(f"OTEL_TRACES_EXPORTER: {exporter!r} is neither otlp nor none")
+    if exporter == "none" or environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return False
+    if exporter != "otlp" and not any(environ.get(name) for name in _ENDPOINTS):
+        return False
+    for name in _PROTOCOLS:
+        if environ.get(name, PROTOCOL) not in {"", PROTOCOL}:
+            raise SettingsError(f"{name}: only {PROTOCOL} is spoken")
+    return True
