@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from cli.embedded.settings import environment
+from cli.whole import Count
 from shared.settings import load
 
 
@@ -17,7 +18,7 @@ def worker(
     runner: Literal["torch", "triton", "fake"] | None = None,
     dtype: Literal["auto", "fp32", "bf16"] | None = None,
     weights: Literal["auto", "fp32", "bf16", "int8", "int4"] | None = None,
-    metrics_port: int | None = None,
+    metrics_port: Count = None,
     pool: str | None = None,
 ) -> None:
     """Load a model, announce it, and answer requests until SIGTERM, then finish what runs.
