@@ -1,11 +1,15 @@
 """`forebay audit`: who changed what."""
 
+from typing import Annotated
+
 import cyclopts
 import msgspec
 
 from cli import database, table
+from cli.whole import whole
 from gateway.db import audit
 from gateway.db.audit import AuditRow
+from gateway.db.catalogue.transaction import connected
 
 app = cyclopts.App(name="audit", help="Show who changed what.")
 
@@ -13,7 +17,7 @@ app = cyclopts.App(name="audit", help="Show who changed what.")
 @app.command(name="list")
 def list_audit(
     *,
-    rows_max: int = 50,
+    rows_max: Annotated[int, whole(1, 10_000)] = 50,
     object_type: str | None = None,
     object_id: str | None = None,
     actor: str | None = None,
@@ -36,7 +40,7 @@ def list_audit(
     """
 
     async def run(engine: database.AsyncEngine) -> list[AuditRow]:
-        async with engine.connect() as connection:
+        async with connected(engine) as connection:
             return await audit.rows(
                 connection, object_type=object_type, object_id=object_id, actor=actor, rows_max=rows_max
             )

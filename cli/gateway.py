@@ -4,15 +4,16 @@ import os
 
 from cli.embedded.settings import environment
 from cli.errors import CommandError
+from cli.whole import Count
 from shared.settings import load
 
 
 def gateway(
     *,
     host: str | None = None,
-    port: int | None = None,
+    port: Count = None,
     ops_host: str | None = None,
-    ops_port: int | None = None,
+    ops_port: Count = None,
     postgres_url: str | None = None,
     nats_url: str | None = None,
     drain_s: float | None = None,

@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 import cyclopts
-from cyclopts import validators
 from msgspec import UNSET
 
 from cli import database, limits, table
 from cli.errors import CommandError
 from cli.limits import NO_OPTIONS, LimitOptions
+from cli.whole import whole
 from gateway.auth import address, keys
 from gateway.auth.keys import KeyRecord
 from gateway.db import catalogue
@@ -18,7 +18,7 @@ from gateway.db.catalogue import KeyRow
 
 app = cyclopts.App(name="key", help="Create, list, show, change, rotate and revoke API keys.")
 
-Seconds = Annotated[int, cyclopts.Parameter(validator=validators.Number(gte=0, lte=30 * 86_400))]
+Seconds = Annotated[int, whole(0, 30 * 86_400)]
 
 
 @app.command

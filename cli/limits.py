@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import cyclopts
 
+from cli.whole import number
 from gateway.db.catalogue import ALLOWED_MAX, Limits
 
 UNLIMITED = "unlimited"
@@ -13,18 +14,13 @@ UNLIMITED = "unlimited"
 Value = int | Literal["unlimited"] | None
 
 
-def whole(_: object, tokens: Sequence[cyclopts.Token]) -> int | str:
-    """Cyclopts itself rounds 1.5 to 2, which is no limit that anybody asked for."""
+def value(_: object, tokens: Sequence[cyclopts.Token]) -> int | str:
     text = tokens[0].value
-    if text == UNLIMITED:
-        return text
-    if not (text.isascii() and text.isdecimal()) or int(text) > ALLOWED_MAX:
-        raise ValueError(f"a limit is a whole number from 0 to {ALLOWED_MAX} or {UNLIMITED}, not {text}")
-    return int(text)
+    return text if text == UNLIMITED else number(text, 0, ALLOWED_MAX)
 
 
 def _limit(what: str) -> cyclopts.Parameter:
-    return cyclopts.Parameter(converter=whole, help=f"{what}. 0 allows none; left out, nothing is said.")
+    return cyclopts.Parameter(converter=value, help=f"{what}. 0 allows none; left out, nothing is said.")
 
 
 @cyclopts.Parameter(name="*")

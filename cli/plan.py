@@ -1,10 +1,13 @@
 """`forebay plan`: create, list, show, update and delete; and the tiers that plans give."""
 
+from typing import Annotated
+
 import cyclopts
 from msgspec import UNSET
 
 from cli import database, limits, table
 from cli.limits import NO_OPTIONS, LimitOptions
+from cli.whole import whole
 from gateway.db import catalogue
 from gateway.db.catalogue import PlanRow, TierRow
 
@@ -12,7 +15,7 @@ app = cyclopts.App(name="plan", help="Create, list, show, change and delete plan
 
 
 @app.command
-def create(name: str, /, *, tier: int, options: LimitOptions = NO_OPTIONS) -> None:
+def create(name: str, /, *, tier: Annotated[int, whole(0, 9)], options: LimitOptions = NO_OPTIONS) -> None:
     """Create a plan.
 
     Parameters
@@ -57,7 +60,9 @@ def show(name: str, /, *, json: bool = False) -> None:
 
 
 @app.command
-def update(name: str, /, *, tier: int | None = None, options: LimitOptions = NO_OPTIONS) -> None:
+def update(
+    name: str, /, *, tier: Annotated[int | None, whole(0, 9)] = None, options: LimitOptions = NO_OPTIONS
+) -> None:
     """Change a plan, for all of its tenants. What is left out stays; every gateway obeys within a second.
 
     Parameters

@@ -1,27 +1,19 @@
 """`forebay price`: what tokens cost."""
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated
 
 import cyclopts
 
 from cli import database, table
+from cli.whole import whole
 from gateway.db import prices
 from gateway.db.prices import PriceRow, Terms
 
 app = cyclopts.App(name="price", help="Set, end and list prices.")
 
 
-def _whole(_: object, tokens: Sequence[cyclopts.Token]) -> int:
-    """Cyclopts itself rounds 1.5 to 2, which is no price that anybody asked for."""
-    text = tokens[0].value
-    if not text.isdecimal() or int(text) > prices.UPM_MAX:
-        raise ValueError(f"a price is a whole number of micro-units from 0 to {prices.UPM_MAX}, not {text}")
-    return int(text)
-
-
-Upm = Annotated[int, cyclopts.Parameter(converter=_whole)]
+UPM = whole(0, prices.UPM_MAX)
 
 
 @app.command(name="set")
@@ -29,9 +21,9 @@ def set_price(
     model: str,
     /,
     *,
-    prompt: Annotated[Upm, cyclopts.Parameter(name="--input", converter=_whole)],
-    output: Upm,
-    cached_input: Annotated[int | None, cyclopts.Parameter(converter=_whole)] = None,
+    prompt: Annotated[int, UPM, cyclopts.Parameter(name="--input")],
+    output: Annotated[int, UPM],
+    cached_input: Annotated[int | None, UPM] = None,
     currency: str = "USD",
     plan: str | None = None,
     since: Annotated[datetime | None, cyclopts.Parameter(name="--from")] = None,

@@ -8,13 +8,15 @@ import cyclopts
 from cli import database, limits, table
 from cli.errors import CommandError
 from cli.limits import UNLIMITED, Value
+from cli.whole import whole
+from gateway.admission.bucket import LIMIT_MAX
 from gateway.db import catalogue
 from gateway.db.catalogue import Mode, Scope
 from gateway.db.tables import QUOTA_METRICS
 
 app = cyclopts.App(name="quota", help="Set, list and delete quotas of plans, tenants and keys.")
 
-Allowed = Annotated[Value, cyclopts.Parameter(converter=limits.whole)]
+Allowed = Annotated[Value, cyclopts.Parameter(converter=limits.value)]
 
 
 @app.command(name="set")
@@ -27,7 +29,7 @@ def set_quota(
     tenant: str | None = None,
     key: str | None = None,
     model: str | None = None,
-    burst: int | None = None,
+    burst: Annotated[int | None, whole(1, LIMIT_MAX)] = None,
     mode: Mode = "enforce",
 ) -> None:
     """Set a quota, new or in place of the one of that scope, model and metric. Every gateway obeys within a second.

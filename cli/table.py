@@ -21,7 +21,7 @@ def show_rows(rows: Sequence[R], columns: Sequence[str], cells: Callable[[R], It
         return
     made = of(*columns)
     for row in rows:
-        made.add_row(*cells(row))
+        made.add_row(*map(_plain, cells(row)))
     show(made)
 
 
@@ -33,4 +33,11 @@ def of(*columns: str) -> Table:
 
 
 def show(made: Table) -> None:
-    Console(width=None if sys.stdout.isatty() else PIPED_WIDTH).print(made)
+    Console(width=None if sys.stdout.isatty() else PIPED_WIDTH, markup=False, emoji=False).print(made)
+
+
+def _plain(text: str) -> str:
+    """A name is shown and never obeyed: what would move the cursor or turn the text around is spelt out."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
+    )

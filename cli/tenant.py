@@ -1,6 +1,6 @@
 """`forebay tenant`: create, list, show and update."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import cyclopts
 from msgspec import UNSET
@@ -8,6 +8,7 @@ from msgspec import UNSET
 from cli import database, limits, table
 from cli.errors import CommandError
 from cli.limits import NO_OPTIONS, LimitOptions
+from cli.whole import whole
 from gateway.db import catalogue
 from gateway.db.catalogue import TenantRow
 
@@ -20,7 +21,7 @@ def create(
     /,
     *,
     plan: str | None = None,
-    tier: int | None = None,
+    tier: Annotated[int | None, whole(0, 9)] = None,
     ignore_unknown_fields: bool = False,
     options: LimitOptions = NO_OPTIONS,
 ) -> None:

@@ -19,6 +19,7 @@ from cli.embedded.start import Start
 from cli.embedded.supervisor import Supervisor
 from cli.embedded.terminal import Terminal
 from cli.errors import ChildFailed
+from cli.whole import Count
 
 DETACH_POLL_S = 0.1
 
@@ -57,16 +58,16 @@ class Options:
     """
 
     data_dir: Path | None = None
-    gateways: int | None = None
-    workers: int | None = None
+    gateways: Count = None
+    workers: Count = None
     runner: Literal["torch", "triton", "fake"] | None = None
     model: Path | None = None
     dtype: Literal["auto", "fp32", "bf16"] | None = None
     weights: Literal["auto", "fp32", "bf16", "int8", "int4", "fp8"] | None = None
     host: str | None = None
-    port: int | None = None
-    ops_port: int | None = None
-    metrics_port: int | None = None
+    port: Count = None
+    ops_port: Count = None
+    metrics_port: Count = None
 
 
 NOTHING = Options()

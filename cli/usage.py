@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import cyclopts
 import msgspec
@@ -15,7 +15,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from cli import database, table
 from cli.errors import CommandError
+from cli.whole import whole
 from gateway.db import adjustments, reconciliation, usage
+from gateway.db.adjustments import MICRO_MAX
 from gateway.db.reconciliation import Completeness, WorkerRow
 
 app = cyclopts.App(name="usage", help="Show, export, correct and check what was used.")
@@ -25,6 +27,9 @@ COUNTS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "co
 DRIFT_MAX = 1e-4  # of the tokens that a worker counted
 LOOK_AGAIN_S = 1.0
 SETTLE = timedelta(seconds=5)  # from a worker's count to its bills' being durable in NATS, unless NATS is away
+
+Days = Annotated[int, whole(1, 3_650)]
+Seconds = Annotated[int, whole(0, 86_400)]
 
 T = TypeVar("T")
 
@@ -61,7 +66,7 @@ def show(*, tenant: str | None = None, since: datetime | None = None, json: bool
 
 
 @app.command
-def adjust(request: uuid.UUID, /, *, micro: int, reason: str) -> None:
+def adjust(request: uuid.UUID, /, *, micro: Annotated[int, whole(-MICRO_MAX, MICRO_MAX)], reason: str) -> None:
     """Correct the bill of REQUEST by a line of its own; the event stays as it is.
 
     Parameters
@@ -90,6 +95,8 @@ def rebuild(*, since: datetime, until: datetime) -> None:
     until
         The day after the last one.
     """
+    if since.date() >= until.date():
+        raise CommandError("the days end before they begin")
     days = {"since": since.date(), "until": until.date()}
     _in_transaction(lambda connection: connection.execute(text("SELECT rebuild_rollups(:since, :until)"), days))
     print(f"sums of {since:%Y-%m-%d} to {until:%Y-%m-%d} made anew")
@@ -117,7 +124,7 @@ def completeness(*, json: bool = False) -> None:
 
 
 @app.command
-def reconcile(*, days: int = 1, wait_s: float = 30, json: bool = False) -> None:
+def reconcile(*, days: Days = 1, wait_s: Seconds = 30, json: bool = False) -> None:
     """Compare what workers counted with what is booked, and sums with the lines they are of. Ends with 1 on drift.
 
     Parameters

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from cli.embedded.settings import environment
+from cli.whole import Count
 from shared.settings import load
 
 
@@ -18,7 +19,7 @@ def worker(
     dtype: Literal["auto", "fp32", "bf16"] | None = None,
     weights: Literal["auto", "fp32", "bf16", "int8", "int4", "fp8"] | None = None,
     kv_dtype: Literal["auto", "fp8", "int8"] | None = None,
-    metrics_port: int | None = None,
+    metrics_port: Count = None,
     pool: str | None = None,
 ) -> None:
     """Load a model, announce it, and answer requests until SIGTERM, then finish what runs.

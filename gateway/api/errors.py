@@ -21,6 +21,7 @@ from shared import log
 logger = log.get("gateway.api")
 
 TOKENS_USED = "tokens_used"  # a request's state: what it is charged with, as far as it has come
+MESSAGE_CHARS_MAX = 1_000  # whatever a client sent that is told again
 UNEXPECTED = "The server had an error while processing this request."
 
 
@@ -37,7 +38,8 @@ class ErrorAnswer(msgspec.Struct, frozen=True):
 
 def encode(error: GatewayError) -> bytes:
     """The JSON object that says `error`, in a response as in an event."""
-    return _encoded(ErrorBody(message=error.message, type=error.type, param=error.param, code=error.code))
+    message = error.message[:MESSAGE_CHARS_MAX]
+    return _encoded(ErrorBody(message=message, type=error.type, param=error.param, code=error.code))
 
 
 def _encoded(body: ErrorBody) -> bytes:

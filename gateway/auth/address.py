@@ -13,11 +13,19 @@ Network = IPv4Network | IPv6Network
 Address = IPv4Address | IPv6Address
 
 HOPS_MAX: Final = 32
+MAPPED: Final = 96  # bits before the IPv4 address in ::ffff:192.0.2.1
+
+
+def network(text: str) -> Network:
+    """An IPv4 network in IPv6's spelling is that IPv4 network, as such an address is. Raises ValueError."""
+    found = ip_network(text)
+    mapped = getattr(found.network_address, "ipv4_mapped", None)
+    return found if mapped is None or found.prefixlen < MAPPED else ip_network((mapped, found.prefixlen - MAPPED))
 
 
 def networks(text: str) -> tuple[Network, ...]:
     """The networks of a list with commas. Raises ValueError for one that is none."""
-    return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())
+    return tuple(network(part.strip()) for part in text.split(",") if part.strip())
 
 
 def client(peer: str, forwarded: Sequence[str], trusted: Sequence[Network]) -> Address | None:

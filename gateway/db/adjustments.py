@@ -11,6 +11,7 @@ import msgspec
 from sqlalchemy import func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from gateway.auth.keys import redact
 from gateway.db import audit
 from gateway.db.audit import Author
 from gateway.db.catalogue.errors import NotFound, Refused
@@ -19,7 +20,7 @@ from gateway.db.catalogue.transaction import Database, connected, transaction
 from gateway.db.tables import usage_adjustments, usage_events
 from shared.ids import uuid7
 
-MICRO_MAX = 10**18  # the bounds of `usage_adjustments`
+MICRO_MAX = 10**15  # that a request may cost by adjustments: sums of thousands of them are a bigint
 REASON_CHARS_MAX = 500
 
 _SPEND = text(
@@ -42,16 +43,21 @@ class AdjustmentRow(msgspec.Struct, frozen=True, kw_only=True):
 
 async def adjust(database: Database, request_id: uuid.UUID, *, micro: int, reason: str, by: Author) -> AdjustmentRow:
     """Add `micro` to the bill of a request's last attempt. Raises NotFound, and Refused for what would give back more
-    than the request has cost.
+    than the request has cost, or make it cost more than any can.
     """
     if micro == 0 or abs(micro) > MICRO_MAX or not 1 <= len(reason) <= REASON_CHARS_MAX:
         raise Refused(f"an adjustment has an amount other than 0 and a reason of 1 to {REASON_CHARS_MAX} characters")
+    if redact(reason) != reason:
+        raise Refused("a reason must not contain a key")
     async with transaction(database, "the adjustment") as connection:
         one_at_a_time = text("SELECT pg_advisory_xact_lock(hashtextextended(:request, 0))")
         await connection.execute(one_at_a_time, {"request": str(request_id)})
         event = await _last_event(connection, request_id)
-        if micro < 0 and await _cost(connection, request_id) + micro < 0:
+        cost = await _cost(connection, request_id) + micro
+        if micro < 0 and cost < 0:
             raise Refused(f"request {request_id} has cost less than that")
+        if micro > 0 and cost > MICRO_MAX:
+            raise Refused(f"no request costs more than {MICRO_MAX} micro-units")
         row = {**{name: getattr(event, name) for name in _EVENT}, "id": uuid7(), "micro": micro}
         added = insert(usage_adjustments).values(**row, reason=reason, actor=by.actor).returning(usage_adjustments)
         made = _row((await connection.execute(added)).one())

@@ -7,7 +7,6 @@ name when Postgres cannot answer.
 import uuid
 from collections.abc import Mapping
 from datetime import date, datetime
-from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any
 
 import msgspec
@@ -15,6 +14,7 @@ from sqlalchemy import Text, cast, func, select, text
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from gateway.auth import address
 from gateway.db.tables import api_keys, model_grants, models, plans, quotas, tenants, tiers
 from shared.ids import uuid7
 
@@ -52,7 +52,7 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
     revoked_at: datetime | None
     former_digest: bytes | None = None  # of the secret before the last rotation
     former_until: datetime | None = None
-    networks: tuple[IPv4Network | IPv6Network, ...] | None = None
+    networks: tuple[address.Network, ...] | None = None
     models: frozenset[uuid.UUID] | None = None  # what the key's list, the models' access and the grants leave
     tenant_id: uuid.UUID
     tenant: str
@@ -145,7 +145,7 @@ async def find_key(engine: AsyncEngine, public_id: str) -> StoredKey | None:
         revoked_at=row.revoked_at,
         former_digest=row.former_digest,
         former_until=row.former_until,
-        networks=None if row.networks is None else tuple(ip_network(network) for network in row.networks),
+        networks=None if row.networks is None else tuple(address.network(text) for text in row.networks),
         models=_usable(row),
         tenant_id=row.tenant_id,
         tenant=row.tenant,

@@ -50,6 +50,8 @@ class Books:
             try:
                 await self.roll_up()
                 await self.look()
+            except asyncpg.DataError as error:  # an answer, though it is among AWAY: it will be the same next time
+                self._log.error("books.failed", error=repr(error))
             except (*pools.AWAY, BusError) as error:
                 self._log.debug("books.waiting", error=repr(error))
             except Exception:  # noqa: BLE001  the outermost loop; events are booked without it

@@ -11,13 +11,17 @@ from typing import Any
 
 from gateway.ledger.export import COLUMNS, Format, Line, LineWriter
 
+FORMULA = ("=", "+", "-", "@", "\t", "\n")  # with which a text becomes one to a spreadsheet
+
 
 class FormatMissing(Exception):
     """The library for this form is not installed; the message says which."""
 
 
 class CsvWriter:
-    """RFC 4180 with line feeds; times in UTC with milliseconds; null is empty."""
+    """RFC 4180 with line feeds; times in UTC with milliseconds; null is empty. A text that would be a formula gets an
+    apostrophe, and a break in one is a line feed: a carriage return alone the library writes without quotes.
+    """
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("w", encoding="utf-8", newline="")
@@ -67,6 +71,9 @@ def writer(form: Format, path: Path) -> LineWriter:
 
 
 def _text(value: object) -> object:
+    if isinstance(value, str):
+        plain = value.replace("\r\n", "\n").replace("\r", "\n")
+        return f"'{plain}" if plain.startswith(FORMULA) else plain
     if isinstance(value, dt.datetime):
         return value.astimezone(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return "" if value is None else value

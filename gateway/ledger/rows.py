@@ -12,7 +12,7 @@ from shared.ids import uuid7_wall_s
 SMALLINT_MAX: Final = 2**15 - 1
 INTEGER_MAX: Final = 2**31 - 1
 BIGINT_MAX: Final = 2**63 - 1
-TOKENS_MAX: Final = 10**12  # far above any request; at the highest price its cost still is a bigint
+TOKENS_MAX: Final = 10**9  # far above any request; at the highest price, sums of thousands of them are a bigint
 TEXT_CHARS_MAX: Final = 200
 
 

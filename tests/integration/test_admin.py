@@ -1,11 +1,15 @@
 """The administrators' API over real HTTP and a real catalogue: who may, and what is answered."""
 
+import re
 import uuid
 from collections.abc import AsyncIterator
 
 import asyncpg
+import msgspec
 import pytest
 
+from gateway.api.admin.route import OPT, PREFIX
+from gateway.api.admin.routes import ROUTES
 from gateway.auth import keys
 from gateway.db import queries
 from gateway.db.tables import QUOTA_METRICS
@@ -127,6 +131,18 @@ async def test_a_query_that_is_wrong_is_named(gateway: ScriptedGateway) -> None:
     for query in ("limit=0", "limit=101", "limit=x", "after=x", "limit=1&limit=2", "page=2", "after="):
         refused = await call(gateway, "GET", f"/tenants?{query}")
         assert (refused.status, refused.error["param"]) == (400, query.partition("=")[0])
+
+
+async def test_no_text_in_a_path_or_query_is_a_fault_of_ours(gateway: ScriptedGateway) -> None:
+    for operation in (route.opt[OPT] for route in ROUTES):
+        path = operation.path.removeprefix(PREFIX)
+        names = [field.name for field in msgspec.structs.fields(operation.query)]
+        for text in ("%00", "%0A", "x" * 8_000):
+            asked = [f"{path}?{name}={text}" for name in names if operation.method == "GET"]
+            for each in (re.sub(r"\{\w+\}", text, path), *asked):
+                answer = await call(gateway, operation.method, each, {})
+                assert answer.status in (200, 400, 404), each
+                assert len(answer.body) < 4_096
 
 
 async def test_pages_hold_every_row_once_though_rows_are_made_meanwhile(gateway: ScriptedGateway) -> None:
@@ -255,6 +271,7 @@ class TestKeys:
             {"expires_at": "2999-01-01"},
             {"expires_at": "2999-01-01T00:00:00"},
             {"env": "LIVE"},
+            {"env": "live\n"},
             {"secret": "mine"},
             {"name": keys.generate("live")[0]},
         ):

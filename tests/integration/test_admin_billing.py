@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from gateway.auth import keys
+from gateway.db.adjustments import MICRO_MAX
 from tests.integration.administration import call
 from tests.integration.bills import World, at, world
 from tests.scripted_gateway import ScriptedGateway, scripted_gateway
@@ -81,11 +83,28 @@ async def test_usage_and_its_corrections(gateway: ScriptedGateway, bills: World)
     march = await call(gateway, "GET", "/usage?tenant=acme&since=2026-03-01T00:00:00Z&until=2026-04-01T00:00:00Z")
     [row] = march.json["data"]
     assert (row["requests"], row["cost_micro"], march.json["completeness"]) == (1, 10, None)
-    for change, status in (({"micro": -11}, 400), ({"micro": 0}, 400), ({"request_id": str(uuid.uuid4())}, 404)):
+    for change, status in (
+        ({"micro": -11}, 400),
+        ({"micro": 0}, 400),
+        ({"reason": f"given to {keys.generate('live')[0]}"}, 400),
+        ({"request_id": str(uuid.uuid4())}, 404),
+    ):
         assert (await call(gateway, "POST", "/usage/adjustments", {**body, **change})).status == status
     listed = await call(gateway, "GET", f"/usage/adjustments?request_id={request}")
     assert listed.json["data"] == [made.json]
     assert await bills.pool.fetchval("SELECT count(*) FROM audit_log WHERE object_type = 'adjustment'") == 1
+
+
+async def test_no_mistake_of_an_administrator_stops_the_sums(gateway: ScriptedGateway, bills: World) -> None:
+    tenant, model = await bills.tenant("acme"), await bills.model("m")
+    await bills.price(model, (1_000_000, 0, 1_000_000), since=at("2026-01-01"))
+    request, cost = await bills.book(at("2026-03-31"), tenant=tenant, model=model)
+    body = {"request_id": str(request), "micro": MICRO_MAX - cost, "reason": "too many noughts"}
+    made = [(await call(gateway, "POST", "/usage/adjustments", body)).status for _ in range(11)]
+    assert made == [201] + [400] * 10
+    await bills.settled()
+    await bills.pool.execute("SELECT roll_up_usage(100)")
+    assert await bills.pool.fetchval("SELECT adjusted_micro FROM usage_daily") == MICRO_MAX - cost
 
 
 async def test_budgets_count_corrections_once_in_the_requests_own_month(gateway: ScriptedGateway, bills: World) -> None:

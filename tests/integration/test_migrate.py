@@ -14,7 +14,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection
 
-from gateway.db import engine, tables
+from gateway.db import engine, pools, tables
 from gateway.db.migrate import SchemaTooNew, SchemaTooOld, check, head, upgrade
 from tests import services
 
@@ -133,3 +133,11 @@ async def test_the_application_role_cannot_change_a_bill(database_url: str) -> N
         await connection.fetch("SELECT * FROM usage_events")
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await connection.fetch("SELECT * FROM api_keys")
+
+
+async def test_the_url_may_say_how_to_connect(database_url: str) -> None:
+    """Both ways of connecting read it alike."""
+    url = f"{database_url}?sslmode=disable"
+    assert await check(url) == head()
+    async with pools.create(url, connections_max=1) as pool:
+        assert await pool.fetchval("SELECT 1") == 1

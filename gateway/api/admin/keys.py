@@ -11,7 +11,7 @@ from gateway.api.admin.networks import Network
 from gateway.api.admin.operation import Call
 from gateway.api.admin.pages import Page, PageQuery, page
 from gateway.api.admin.route import get, patch, post
-from gateway.api.admin.texts import Alias, Name, Note
+from gateway.api.admin.texts import Alias, Name, Note, form
 from gateway.auth import keys
 from gateway.db import catalogue
 from gateway.db.catalogue import NO_LIMITS, KeyRow, Limits
@@ -20,7 +20,7 @@ OVERLAP_S_MAX: Final = 30 * 86_400
 LISTED_MAX: Final = 1_000
 
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
-Env = Annotated[str, msgspec.Meta(pattern="^[a-z]{1,8}$", description="The second part of the key's text.")]
+Env = Annotated[str, msgspec.Meta(pattern=form("[a-z]{1,8}"), description="The second part of the key's text.")]
 Models = Annotated[list[Alias], msgspec.Meta(max_length=LISTED_MAX)]
 Networks = Annotated[list[Network], msgspec.Meta(max_length=LISTED_MAX)]
 

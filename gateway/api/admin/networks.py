@@ -1,10 +1,10 @@
 """Networks as administrators write them: one spelling each."""
 
-from ipaddress import ip_network
 from typing import Annotated
 
 import msgspec
 
+from gateway.auth import address
 from gateway.errors import InvalidRequest
 
 LENGTH_MAX = 43  # the longest IPv6 network
@@ -15,6 +15,6 @@ Network = Annotated[str, msgspec.Meta(max_length=LENGTH_MAX, description="An add
 def checked(networks: list[str] | None) -> list[str] | None:
     """Raises InvalidRequest for a text that is no network, or has bits set below its mask."""
     try:
-        return None if networks is None else [str(ip_network(network)) for network in networks]
+        return None if networks is None else [str(address.network(text)) for text in networks]
     except ValueError as error:
         raise InvalidRequest(f"networks: {error}.", param="networks", code="invalid_value") from None

@@ -8,12 +8,12 @@ import msgspec
 from gateway.api.admin.operation import Call
 from gateway.api.admin.pages import Page, PageQuery, page
 from gateway.api.admin.route import get, post
-from gateway.api.admin.texts import Alias, Name
+from gateway.api.admin.texts import Alias, Name, form
 from gateway.db import prices
 from gateway.db.prices import UPM_MAX, PriceRow, Terms
 
 Upm = Annotated[int, msgspec.Meta(ge=0, le=UPM_MAX, description="Micro-units per million tokens.")]
-Currency = Annotated[str, msgspec.Meta(pattern="^[A-Z]{3}$", description="The same for every price.")]
+Currency = Annotated[str, msgspec.Meta(pattern=form("[A-Z]{3}"), description="The same for every price.")]
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 

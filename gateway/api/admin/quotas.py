@@ -10,13 +10,13 @@ from gateway.api.admin.operation import Call, Deleted
 from gateway.api.admin.pages import Page, PageQuery, page
 from gateway.api.admin.path import row_id
 from gateway.api.admin.route import delete, get, put
-from gateway.api.admin.texts import Alias, Name, PublicId
+from gateway.api.admin.texts import Alias, Name, PublicId, form
 from gateway.db import catalogue
 from gateway.db.catalogue import Allowed, Mode, QuotaRow, Scope
 from gateway.db.tables import QUOTA_METRICS
 
 Metric = Annotated[
-    str, msgspec.Meta(pattern=f"^({'|'.join(QUOTA_METRICS)})$", extra_json_schema={"enum": list(QUOTA_METRICS)})
+    str, msgspec.Meta(pattern=form(f"({'|'.join(QUOTA_METRICS)})"), extra_json_schema={"enum": list(QUOTA_METRICS)})
 ]
 Burst = Annotated[int, msgspec.Meta(ge=1, le=LIMIT_MAX)]
 

@@ -25,6 +25,7 @@ from gateway.auth.keys import redact
 from gateway.db import idempotency, pools
 from gateway.db.audit import Author
 from gateway.db.catalogue import AlreadyExists, CatalogueError, NotFound
+from gateway.db.catalogue.transaction import transaction
 from gateway.errors import Conflict, GatewayError, InvalidRequest, ObjectNotFound, Unavailable
 from gateway.seams import Principal
 from gateway.services import Services
@@ -58,7 +59,7 @@ async def serve(request: Request[Any, Any, Any], services: Services, operation: 
         arguments = _arguments(request, operation, data)
         repeatable = _repeatable(request, operation, principal, data)
         try:
-            async with asyncio.timeout(CALL_S), services.database.begin() as connection:
+            async with asyncio.timeout(CALL_S), transaction(services.database, "this") as connection:
                 call = _call(request, services, connection, principal)
                 response = await _once(connection, repeatable, operation, call, arguments)
         except CatalogueError as error:

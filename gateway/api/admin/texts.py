@@ -6,9 +6,15 @@ import msgspec
 
 from gateway.auth import keys
 
+
+def form(pattern: str) -> str:
+    """The pattern of a whole text: in Python a `$` alone also stands before a last line feed."""
+    return rf"^{pattern}$(?!\n)"
+
+
 Name = Annotated[
-    str, msgspec.Meta(pattern="^[a-z0-9][a-z0-9-]{0,62}$", description="Lower-case letters, digits, dashes.")
+    str, msgspec.Meta(pattern=form("[a-z0-9][a-z0-9-]{0,62}"), description="Lower-case letters, digits, dashes.")
 ]
 Alias = Annotated[str, msgspec.Meta(min_length=1, max_length=256, description="A model's name.")]
 Note = Annotated[str, msgspec.Meta(max_length=200, description="What it is for.")]
-PublicId = Annotated[str, msgspec.Meta(pattern=f"^[0-9a-z]{{{keys.PUBLIC_ID_LENGTH}}}$")]
+PublicId = Annotated[str, msgspec.Meta(pattern=form(f"[0-9a-z]{{{keys.PUBLIC_ID_LENGTH}}}"))]

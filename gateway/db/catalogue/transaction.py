@@ -1,4 +1,4 @@
-"""One transaction per change, or a part of the caller's; what the schema refuses becomes an error of the catalogue."""
+"""One transaction per change or call, or a part of the caller's; what the schema refuses is an error of ours."""
 
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager

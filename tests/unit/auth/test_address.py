@@ -43,6 +43,12 @@ def test_an_address_that_cannot_be_told_is_in_no_network() -> None:
     assert address.is_in(ip_address("192.0.2.1"), address.networks("192.0.2.0/24"))
 
 
+def test_an_ipv4_network_in_ipv6s_spelling_is_that_network() -> None:
+    assert address.networks("::ffff:192.0.2.0/120, ::ffff:192.0.2.1") == address.networks("192.0.2.0/24, 192.0.2.1/32")
+    for wider in ("::/0", "::fffe:0:0/95", "2001:db8::/32"):
+        assert str(address.network(wider)) == wider
+
+
 def test_the_setting_is_read_at_the_start() -> None:
     wanted = {"FOREBAY_POSTGRES_URL": "p", "FOREBAY_NATS_URL": "n"}
     given = load(GatewaySettings, {**wanted, "FOREBAY_TRUSTED_PROXIES": "10.0.0.0/8"})

@@ -80,3 +80,20 @@ def test_an_expected_fault_is_one_sentence(
     message = capsys.readouterr().err
     assert words in message
     assert len(message.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "url", ["nonsense", "postgresql://user:hunter2@host:port/name", "mysql://user:hunter2@host/name"]
+)
+@pytest.mark.parametrize("command", ["tenant list", "migrate", "ledger", "gateway", "usage export --month 2026-11"])
+def test_a_url_that_is_none_is_told_without_its_password(
+    url: str, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FOREBAY_POSTGRES_URL", url)
+    monkeypatch.setenv("FOREBAY_NATS_URL", "nats://127.0.0.1:1")
+    with pytest.raises(SystemExit) as ended:
+        main.main(command.split())
+    assert ended.value.code == 1
+    message = capsys.readouterr().err
+    assert "FOREBAY_POSTGRES_URL is not of the form" in message
+    assert "hunter2" not in message
