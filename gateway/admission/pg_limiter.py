@@ -24,6 +24,7 @@ from gateway.admission.leases import LEASE_MS, Leases
 from gateway.admission.limiter import NOTHING, Decision, Demand, Used
 from gateway.admission.settling import Settling
 from gateway.db import pools
+from gateway.db.lanes import Lanes
 from gateway.errors import Unavailable
 from shared import log, tasks
 
@@ -46,7 +47,9 @@ def monotonic_us() -> int:
 
 
 class PgLimiter:
-    """Implements `Limiter`; use with `async with`. `pool` is entered and left by the caller."""
+    """Implements `Limiter`; use with `async with`. `pool` is entered and left by the caller, and no other limiter's: most
+    of its connections are kept here.
+    """
 
     def __init__(
         self,
@@ -59,15 +62,19 @@ class PgLimiter:
         self._pool = pool
         self._gateway_id = gateway_id
         self._log = log.get("limiter")
-        self._settling = Settling(pool)
+        self._admissions = Lanes(pool, max(pool.get_max_size() - CONNECTIONS_KEPT, 1))
+        self._settlements = Lanes(pool, 1)
+        self._settling = Settling(self._settlements)
         self._leases = Leases(pool, gateway_id)
         self._grace = Grace(now_us, budget_s=budget_grace_s)
         self._gateways = 1
-        self._slots = asyncio.Semaphore(max(pool.get_max_size() - CONNECTIONS_KEPT, 1))
         self._upkeep_due = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
+        await self._stack.enter_async_context(self._admissions)
+        await self._stack.enter_async_context(self._settlements)
         self._tasks = [
             asyncio.create_task(self._settling.run(), name="limiter settling"),
             asyncio.create_task(self._keep_up(), name="limiter upkeep"),
@@ -79,6 +86,7 @@ class PgLimiter:
     ) -> None:
         await self._settling.drain(DRAIN_S)
         await tasks.stop(self._tasks)
+        await self._stack.aclose()
 
     @property
     def in_grace(self) -> bool:
@@ -93,8 +101,7 @@ class PgLimiter:
             return claims.never(limit)
         if not self._grace.active:
             try:
-                async with asyncio.timeout(ADMIT_TIMEOUT_S), self._slots:
-                    return await self._admit(demand)
+                return await self._admit(demand)
             except TimeoutError as error:
                 # Overload or an outage: a look from the upkeep will tell.
                 self._in_doubt(demand)
@@ -129,9 +136,8 @@ class PgLimiter:
 
     async def _admit(self, demand: Demand) -> Decision:
         wanted = claims.of(demand)
-        [row] = await pools.fetch(
-            self._pool, _ADMIT, *_arguments(demand, wanted, self._gateway_id), timeout_s=ADMIT_TIMEOUT_S
-        )
+        arguments = _arguments(demand, wanted, self._gateway_id)
+        [row] = await self._admissions.fetch(_ADMIT, *arguments, timeout_s=ADMIT_TIMEOUT_S)
         decision = claims.told(wanted, _verdict(row))
         if decision.refused is None:
             self._leases.open(demand, row["epoch"])
