@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Final, Self
 
@@ -38,7 +38,12 @@ RETRY_AFTER_MS: Final = 1_000
 CONNECTIONS_KEPT: Final = 2  # for settlements and upkeep, whatever waits to be admitted
 BUDGET_GRACE_S: Final = 60.0
 
-_ADMIT = "SELECT * FROM admit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)"
+# Arrays go as text: of one that it encodes itself the driver asks each element twice whether it is a sequence, and that
+# was a twelfth of all calls of a request.
+_BUCKETS = ("text[]", "bigint[]", "bigint[]", "bigint[]", "boolean[]")
+_CAPS = ("text[]", "boolean[]", "boolean[]", "bigint[]", "bigint[]", "boolean[]")
+_CAST_ARRAYS = ", ".join(f"${place}::text::{kind}" for place, kind in enumerate(_BUCKETS + _CAPS, 9))
+_ADMIT = f"SELECT * FROM admit($1, $2, $3, $4, $5, $6, $7, $8, {_CAST_ARRAYS})"  # noqa: S608 - our own words
 _DEBIT = "SELECT debit_buckets($1, $2, $3, $4)"
 
 
@@ -47,8 +52,8 @@ def monotonic_us() -> int:
 
 
 class PgLimiter:
-    """Implements `Limiter`; use with `async with`. `pool` is entered and left by the caller, and no other limiter's: most
-    of its connections are kept here.
+    """Implements `Limiter`; use with `async with`. `pool` is entered and left by the caller, and no other limiter's:
+    most of its connections are kept here.
     """
 
     def __init__(
@@ -204,18 +209,23 @@ def _arguments(demand: Demand, wanted: Claims, gateway_id: str) -> tuple[object,
         LEASE_MS,
         min(demand.tokens, AMOUNT_MAX),
         min(demand.cost_micro, AMOUNT_MAX),
-        [claim.key for claim in buckets],
-        [claim.per_minute for claim in buckets],
-        [claim.burst for claim in buckets],
-        [claim.amount for claim in buckets],
-        [claim.enforced for claim in buckets],
-        [cap.metric for cap in caps],
-        [cap.limit.key_id is not None for cap in caps],
-        [cap.limit.model_id is not None for cap in caps],
-        [cap.allowed for cap in caps],
-        [cap.amount for cap in caps],
-        [cap.limit.enforced for cap in caps],
+        _array(claim.key for claim in buckets),
+        _array(claim.per_minute for claim in buckets),
+        _array(claim.burst for claim in buckets),
+        _array(claim.amount for claim in buckets),
+        _array(claim.enforced for claim in buckets),
+        _array(cap.metric for cap in caps),
+        _array(cap.limit.key_id is not None for cap in caps),
+        _array(cap.limit.model_id is not None for cap in caps),
+        _array(cap.allowed for cap in caps),
+        _array(cap.amount for cap in caps),
+        _array(cap.limit.enforced for cap in caps),
     )
+
+
+def _array(values: Iterable[str | int]) -> str:
+    """As Postgres reads it. Numbers, truth values, and texts of ours: none has a comma, brace, quote or space."""
+    return "{" + ",".join(map(str, values)) + "}"
 
 
 def _verdict(row: asyncpg.Record) -> Verdict:

@@ -14,11 +14,10 @@ from gateway.admission import bucket, claims
 from gateway.admission.bucket import UNITS, Claim, Level
 from gateway.admission.limiter import Demand, Metric, Used
 from gateway.admission.local_limiter import LocalLimiter
-from gateway.admission.pg_limiter import PgLimiter, _arguments
+from gateway.admission.pg_limiter import _ADMIT, PgLimiter, _arguments
 from gateway.db import pools
 from tests.demands import KEY, MODEL, TENANT, again, demand, limit
 
-ADMIT = "SELECT * FROM admit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)"
 SETTLE = "SELECT settle($1, $2, $3)"
 TOKENS, REQUESTS = f"tenant:{TENANT}/tokens", f"tenant:{TENANT}/requests"
 
@@ -108,7 +107,7 @@ async def test_the_sql_and_the_core_take_one_history_to_the_same_levels(pool: as
 
 
 async def admit(pool: asyncpg.Pool, one: Demand) -> asyncpg.Record:
-    return await pool.fetchrow(ADMIT, *_arguments(one, claims.of(one), "gw"))
+    return await pool.fetchrow(_ADMIT, *_arguments(one, claims.of(one), "gw"))
 
 
 @pytest.mark.parametrize(
