@@ -57,13 +57,13 @@ class Gateway:
         self._cold = self._pool(LEDGER_CONNECTIONS_MAX)
         self._administration = engine.create(self._url, connections_max=ADMIN_CONNECTIONS_MAX)
         self._uses = KeyUses(self._engine)
-        self._principals = Principals(self._engine, on_use=self._uses.note)
+        self._prices = PriceBook(self._engine)
+        self._principals = Principals(self._engine, on_use=self._uses.note, on_change=self._prices.changed)
         self._limiter = PgLimiter(self._hot, gateway_id=name, budget_grace_s=settings.budget_grace_s)
         self._catalog = Catalog(self._register, self._threads)
         self._dispatcher = Dispatcher(settings.nats_url.reveal(), on_card=self._catalog.add, gateway_id=name)
         self._ledger = Ledger(self._dispatcher.bus, self._cold)
         self._counters = Counters(self._cold, self._dispatcher.fleet.last_beats)
-        self._prices = PriceBook(self._engine)
         self._metrics = Metrics()
         self.services = Services(
             settings=settings,
