@@ -5,6 +5,7 @@ One process, one event loop: granian's server runs inside ours, so that the orde
 
 import asyncio
 import gc
+import os
 import signal
 import socket
 from collections.abc import AsyncGenerator
@@ -63,6 +64,8 @@ def create_app(services: Services) -> Litestar:
 def serve(settings: GatewaySettings) -> None:
     """Run a gateway until SIGTERM or SIGINT, then drain. Raises SchemaError and, for a port that is taken, OSError."""
     log.configure(level=settings.log_level, service="gateway")
+    # Read by `tokenizers` at each call: one short prompt is not worth threads of its own, which wait spinning.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     uvloop.run(_serve(settings))
 
 
