@@ -68,6 +68,8 @@ def serve(settings: GatewaySettings) -> None:
     """
     name = ids.process_id("gw")
     log.configure(level=settings.log_level, service="gateway", gateway=name)
+    # Read by `tokenizers` at each call: one short prompt is not worth threads of its own, which wait spinning.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     with tracing(os.environ, service="forebay-gateway", instance=name) as tracer:
         uvloop.run(_serve(settings, name, tracer))
 

@@ -57,7 +57,8 @@ class Gateway:
         self._cold = self._pool(LEDGER_CONNECTIONS_MAX)
         self._administration = engine.create(self._url, connections_max=ADMIN_CONNECTIONS_MAX)
         self._uses = KeyUses(self._engine)
-        self._principals = Principals(self._engine, on_use=self._uses.note)
+        self._prices = PriceBook(self._engine)
+        self._principals = Principals(self._engine, on_use=self._uses.note, on_change=self._prices.changed)
         self._limiter = PgLimiter(self._hot, gateway_id=name, budget_grace_s=settings.budget_grace_s)
         self._catalog = Catalog(self._register, self._threads)
         self._dispatcher = Dispatcher(
@@ -65,7 +66,6 @@ class Gateway:
         )
         self._ledger = Ledger(self._dispatcher.bus, self._cold)
         self._counters = Counters(self._cold, self._dispatcher.fleet.last_beats)
-        self._prices = PriceBook(self._engine)
         self._metrics = Metrics()
         self.services = Services(
             settings=settings,

@@ -16,12 +16,11 @@ from typing import Final, Self
 
 import nats.errors
 import nats.js.errors
-from nats.aio.client import Client
-from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext
 
 from shared import log, tasks
+from shared.nats_client import Answer, Handler, NatsClient
 
 RECONNECT_WAIT_S: Final = 0.2
 CONNECT_TIMEOUT_S: Final = 2
@@ -34,9 +33,6 @@ HOOK_RETRY_S: Final = 0.1
 JETSTREAM_PING: Final = "$JS.API.INFO"
 JETSTREAM_PING_TIMEOUT_S: Final = 0.5
 REQUEST_TIMEOUT_S: Final = 2.0
-
-Handler = Callable[[str, bytes], None]
-"""Takes (subject, data)."""
 
 Hook = Callable[[], Awaitable[None]]
 
@@ -80,17 +76,14 @@ class Interest:
         self.subject = subject
         self.queue = queue
         self._handler = handler
-        self._held_by: Client | None = None
+        self._held_by: NatsClient | None = None
         self._subscription: Subscription | None = None
 
-    async def deliver(self, message: Msg) -> None:
-        self._handler(message.subject, message.data)
-
-    async def attach(self, client: Client) -> None:
+    async def attach(self, client: NatsClient) -> None:
         if self._held_by is client:
             return
         self._held_by = client
-        self._subscription = await client.subscribe(self.subject, queue=self.queue, cb=self.deliver)
+        self._subscription = await client.listen(self.subject, self.queue, self._handler)
 
     async def cancel(self) -> None:
         """Ends the subscription. Idempotent."""
@@ -114,7 +107,7 @@ class Bus:
         self._log = log.get("bus").bind(connection=name)
         self._hooks: list[Hook] = []
         self._interests: list[Interest] = []
-        self._client: Client | None = None
+        self._client: NatsClient | None = None
         self._changed = asyncio.Event()
         self._ready = asyncio.Event()
         self._down_since: float | None = time.monotonic()
@@ -197,12 +190,12 @@ class Bus:
         *,
         headers: dict[str, str] | None = None,
         timeout_s: float = REQUEST_TIMEOUT_S,
-    ) -> Msg:
+    ) -> Answer:
         """One question, one answer. Raises BusNobody when nobody listens on `subject`, BusUnavailable, BusTooLarge."""
         with translated():
-            return await self._connected_client().request(subject, data, timeout=timeout_s, headers=headers)
+            return await self._connected_client().ask(subject, data, headers=headers, timeout_s=timeout_s)
 
-    def _connected_client(self) -> Client:
+    def _connected_client(self) -> NatsClient:
         """nats-py would keep what is written while disconnected and send it later, when its sender has given up on it:
         a claim that nobody makes, a frame in front of those that were lost. Here it is refused at once.
         """
@@ -212,7 +205,7 @@ class Bus:
         return client
 
     @property
-    def client(self) -> Client:
+    def client(self) -> NatsClient:
         """The nats-py client. Raises BusUnavailable before the first connect."""
         if self._client is None:
             raise BusUnavailable("NATS has not been reached yet")
@@ -228,7 +221,7 @@ class Bus:
         # nats-py closes its client for good on some server errors (a changed password, a protocol error), so a new
         # one is made whenever the old one is closed.
         while True:
-            client = Client()
+            client = NatsClient()
             try:
                 await self._connect(client)
             except BaseException:
@@ -237,7 +230,7 @@ class Bus:
             self._client = client
             await self._serve(client)
 
-    async def _connect(self, client: Client) -> None:
+    async def _connect(self, client: NatsClient) -> None:
         await client.connect(
             self._url,
             name=self._name,
@@ -255,7 +248,7 @@ class Bus:
             flush_timeout=FLUSH_TIMEOUT_S,
         )
 
-    async def _serve(self, client: Client) -> None:
+    async def _serve(self, client: NatsClient) -> None:
         while not client.is_closed:
             self._changed.clear()
             if client.is_connected and not self._ready.is_set():
@@ -263,7 +256,7 @@ class Bus:
             else:
                 await self._changed.wait()
 
-    async def _restore(self, client: Client) -> None:
+    async def _restore(self, client: NatsClient) -> None:
         """One attempt to make everything true again; `_serve` repeats it."""
         try:
             with translated():
@@ -271,7 +264,7 @@ class Bus:
                     await interest.attach(client)
                 # A server that just started accepts connections before JetStream answers; what is asked in between
                 # gets no reply at all.
-                await client.request(JETSTREAM_PING, b"", timeout=JETSTREAM_PING_TIMEOUT_S)
+                await client.ask(JETSTREAM_PING, b"", headers=None, timeout_s=JETSTREAM_PING_TIMEOUT_S)
                 async with asyncio.timeout(HOOKS_TIMEOUT_S):
                     for hook in self._hooks:
                         await hook()

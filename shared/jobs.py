@@ -12,11 +12,10 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 import nats.js.errors
-from nats.aio.msg import Msg
 from nats.js.api import StreamConfig
 
 from shared import subjects
-from shared.bus import REQUEST_TIMEOUT_S, Bus, BusNobody, BusTooLarge, BusUnavailable, translated
+from shared.bus import REQUEST_TIMEOUT_S, Answer, Bus, BusNobody, BusTooLarge, BusUnavailable, translated
 
 HEADER_BYTES_MAX: Final = 512  # the server counts headers too, nats-py's own check does not
 ERR_STREAM_NAME_IN_USE: Final = 10058  # somebody created it first, with another first_seq
@@ -98,9 +97,9 @@ class Waiting(msgspec.Struct, frozen=True):
 Reply = TypeVar("Reply", Ack, StreamInfo, Done)
 
 
-def _decode(message: Msg, kind: type[Reply]) -> Reply:
+def _decode(answer: Answer, kind: type[Reply]) -> Reply:
     try:
-        return msgspec.json.decode(message.data, type=kind)
+        return msgspec.json.decode(answer.data, type=kind)
     except msgspec.DecodeError as error:
         raise BusUnavailable(f"JetStream's answer cannot be read: {error}") from error
 
@@ -182,12 +181,12 @@ class JobQueue:
     async def oldest(self, pool: str, tier: int, subject: str, *, from_seq: int = 1) -> Queued | None:
         """The first waiting job on `subject` at or after `from_seq`, left where it is."""
         body = msgspec.json.encode({"seq": from_seq, "next_by_subj": subject})
-        message = await self._bus.request(f"$JS.API.DIRECT.GET.{subjects.jobs_stream_name(pool, tier)}", body)
-        headers = message.headers or {}
+        answer = await self._bus.request(f"$JS.API.DIRECT.GET.{subjects.jobs_stream_name(pool, tier)}", body)
+        headers = answer.headers
         if "Nats-Sequence" not in headers:
             return None
         since = datetime.fromisoformat(headers["Nats-Time-Stamp"])
-        return Queued(seq=int(headers["Nats-Sequence"]), data=message.data, since=since)
+        return Queued(seq=int(headers["Nats-Sequence"]), data=answer.data, since=since)
 
     async def take(self, pool: str, tier: int, seq: int) -> Taken:
         """Remove the job. Exactly one caller ever gets `taken`; `doubtful` is a delete whose reply was lost and whose
@@ -221,5 +220,5 @@ class JobQueue:
             return "forgotten"
         if info.config.first_seq > seq:
             return "forgotten"
-        message = await self._bus.request(f"$JS.API.DIRECT.GET.{name}", msgspec.json.encode({"seq": seq}))
-        return "queued" if "Nats-Sequence" in (message.headers or {}) else "gone"
+        answer = await self._bus.request(f"$JS.API.DIRECT.GET.{name}", msgspec.json.encode({"seq": seq}))
+        return "queued" if "Nats-Sequence" in answer.headers else "gone"

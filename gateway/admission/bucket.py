@@ -65,13 +65,6 @@ def refund(level: Level, claim: Claim, tokens: int) -> Level:
     return Level(max(level.units, min(claim.burst * UNITS, level.units + tokens * UNITS)), level.at_us)
 
 
-def debit(level: Level, claim: Claim, tokens: int, now_us: int) -> Level:
-    """Charge what was admitted without asking. Goes into debt, by one burst at the most."""
-    assert tokens >= 0
-    filled = refill(level, claim, now_us)
-    return Level(max(-claim.burst * UNITS, filled.units - tokens * UNITS), filled.at_us)
-
-
 def unused(claim: Claim, tokens_used: int, *, started: bool) -> int:
     """What goes back of a claim: tokens that were not used; the request itself only if nothing ever came of it."""
     if claim.metric == "tokens":

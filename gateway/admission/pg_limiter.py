@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Final, Self
 
@@ -24,6 +24,7 @@ from gateway.admission.leases import LEASE_MS, Leases
 from gateway.admission.limiter import NOTHING, Decision, Demand, Used
 from gateway.admission.settling import Settling
 from gateway.db import pools
+from gateway.db.lanes import Lanes
 from gateway.errors import Unavailable
 from shared import log, tasks
 
@@ -37,7 +38,12 @@ RETRY_AFTER_MS: Final = 1_000
 CONNECTIONS_KEPT: Final = 2  # for settlements and upkeep, whatever waits to be admitted
 BUDGET_GRACE_S: Final = 60.0
 
-_ADMIT = "SELECT * FROM admit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)"
+# Arrays go as text: of one that it encodes itself the driver asks each element twice whether it is a sequence, and that
+# was a twelfth of all calls of a request.
+_BUCKETS = ("text[]", "bigint[]", "bigint[]", "bigint[]", "boolean[]")
+_CAPS = ("text[]", "boolean[]", "boolean[]", "bigint[]", "bigint[]", "boolean[]")
+_CAST_ARRAYS = ", ".join(f"${place}::text::{kind}" for place, kind in enumerate(_BUCKETS + _CAPS, 9))
+_ADMIT = f"SELECT * FROM admit($1, $2, $3, $4, $5, $6, $7, $8, {_CAST_ARRAYS})"  # noqa: S608 - our own words
 _DEBIT = "SELECT debit_buckets($1, $2, $3, $4)"
 
 
@@ -46,7 +52,9 @@ def monotonic_us() -> int:
 
 
 class PgLimiter:
-    """Implements `Limiter`; use with `async with`. `pool` is entered and left by the caller."""
+    """Implements `Limiter`; use with `async with`. `pool` is entered and left by the caller, and no other limiter's:
+    most of its connections are kept here.
+    """
 
     def __init__(
         self,
@@ -59,15 +67,19 @@ class PgLimiter:
         self._pool = pool
         self._gateway_id = gateway_id
         self._log = log.get("limiter")
-        self._settling = Settling(pool)
+        self._admissions = Lanes(pool, max(pool.get_max_size() - CONNECTIONS_KEPT, 1))
+        self._settlements = Lanes(pool, 1)
+        self._settling = Settling(self._settlements)
         self._leases = Leases(pool, gateway_id)
         self._grace = Grace(now_us, budget_s=budget_grace_s)
         self._gateways = 1
-        self._slots = asyncio.Semaphore(max(pool.get_max_size() - CONNECTIONS_KEPT, 1))
         self._upkeep_due = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
+        await self._stack.enter_async_context(self._admissions)
+        await self._stack.enter_async_context(self._settlements)
         self._tasks = [
             asyncio.create_task(self._settling.run(), name="limiter settling"),
             asyncio.create_task(self._keep_up(), name="limiter upkeep"),
@@ -79,6 +91,7 @@ class PgLimiter:
     ) -> None:
         await self._settling.drain(DRAIN_S)
         await tasks.stop(self._tasks)
+        await self._stack.aclose()
 
     @property
     def in_grace(self) -> bool:
@@ -93,8 +106,7 @@ class PgLimiter:
             return claims.never(limit)
         if not self._grace.active:
             try:
-                async with asyncio.timeout(ADMIT_TIMEOUT_S), self._slots:
-                    return await self._admit(demand)
+                return await self._admit(demand)
             except TimeoutError as error:
                 # Overload or an outage: a look from the upkeep will tell.
                 self._in_doubt(demand)
@@ -129,9 +141,8 @@ class PgLimiter:
 
     async def _admit(self, demand: Demand) -> Decision:
         wanted = claims.of(demand)
-        [row] = await pools.fetch(
-            self._pool, _ADMIT, *_arguments(demand, wanted, self._gateway_id), timeout_s=ADMIT_TIMEOUT_S
-        )
+        arguments = _arguments(demand, wanted, self._gateway_id)
+        [row] = await self._admissions.fetch(_ADMIT, *arguments, timeout_s=ADMIT_TIMEOUT_S)
         decision = claims.told(wanted, _verdict(row))
         if decision.refused is None:
             self._leases.open(demand, row["epoch"])
@@ -198,18 +209,23 @@ def _arguments(demand: Demand, wanted: Claims, gateway_id: str) -> tuple[object,
         LEASE_MS,
         min(demand.tokens, AMOUNT_MAX),
         min(demand.cost_micro, AMOUNT_MAX),
-        [claim.key for claim in buckets],
-        [claim.per_minute for claim in buckets],
-        [claim.burst for claim in buckets],
-        [claim.amount for claim in buckets],
-        [claim.enforced for claim in buckets],
-        [cap.metric for cap in caps],
-        [cap.limit.key_id is not None for cap in caps],
-        [cap.limit.model_id is not None for cap in caps],
-        [cap.allowed for cap in caps],
-        [cap.amount for cap in caps],
-        [cap.limit.enforced for cap in caps],
+        _array(claim.key for claim in buckets),
+        _array(claim.per_minute for claim in buckets),
+        _array(claim.burst for claim in buckets),
+        _array(claim.amount for claim in buckets),
+        _array(claim.enforced for claim in buckets),
+        _array(cap.metric for cap in caps),
+        _array(cap.limit.key_id is not None for cap in caps),
+        _array(cap.limit.model_id is not None for cap in caps),
+        _array(cap.allowed for cap in caps),
+        _array(cap.amount for cap in caps),
+        _array(cap.limit.enforced for cap in caps),
     )
+
+
+def _array(values: Iterable[str | int]) -> str:
+    """As Postgres reads it. Numbers, truth values, and texts of ours: none has a comma, brace, quote or space."""
+    return "{" + ",".join(map(str, values)) + "}"
 
 
 def _verdict(row: asyncpg.Record) -> Verdict:

@@ -1,7 +1,7 @@
 """What a request can cost at most: prices as this gateway last read them, for reserving against budgets.
 
-Owns the cache and how it is kept true: a change is obeyed within a poll (500 ms) and a read; while Postgres is away the
-prices that were read last go on. Makes no bills: what an event costs is decided where it is booked.
+Owns the cache, which is read again when it is told of a change; while Postgres is away what was read last goes on. Looks
+for no changes itself. Makes no bills: what an event costs is decided where it is booked.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.auth.changes import ALL, Changes
+from gateway.auth.changes import ALL, Changed
 from gateway.db import pools
 from gateway.db.tables import prices
 from gateway.ledger import pricing
@@ -22,8 +22,8 @@ from gateway.ledger.pricing import Price
 from shared import log, tasks
 from shared.clock import Clock, SystemClock
 
-POLL_S: Final = 0.5
-POLL_TIMEOUT_S: Final = 2.0
+READ_TIMEOUT_S: Final = 2.0
+RETRY_S: Final = 0.5
 
 _FAULTS: Final = (SQLAlchemyError, *pools.AWAY)
 
@@ -32,16 +32,16 @@ Periods = list[tuple[float, float, Price]]
 
 
 class PriceBook:
-    """Use with `async with`: the poll for changes runs inside."""
+    """Use with `async with`: inside, prices are read as soon as somebody may have changed them."""
 
     def __init__(self, engine: AsyncEngine, *, clock: Clock | None = None) -> None:
         self._engine = engine
         self._clock = clock or SystemClock()
-        self._changes = Changes(engine)
         self._prices: dict[tuple[uuid.UUID, uuid.UUID | None], Periods] = {}
-        self._stale = True
+        self._stale = asyncio.Event()
+        self._stale.set()
         self._log = log.get("prices")
-        self._poller: asyncio.Task[None] | None = None
+        self._reader: asyncio.Task[None] | None = None
 
     def ceiling_micro(
         self, model_id: uuid.UUID, plan_id: uuid.UUID | None, prompt_tokens: int, output_tokens: int
@@ -52,22 +52,30 @@ class PriceBook:
         price = self._now(model_id, plan_id) or self._now(model_id, None)
         return 0 if price is None else pricing.cost_micro(price, prompt_tokens, 0, output_tokens)
 
-    async def look(self) -> None:
-        """Read prices again if somebody may have changed them. Raises what the database raises."""
-        self._stale = await self._changes.look(self._clock.monotonic()) == ALL or self._stale
-        if self._stale:
-            await self._read()
-            self._stale = False
+    def changed(self, changed: Changed) -> None:
+        """Somebody has changed this. Prices are no one tenant's, so a change of theirs is everybody's."""
+        if changed == ALL:
+            self._stale.set()
+
+    async def read(self) -> None:
+        """Read prices if they may have changed. Raises what the database raises."""
+        if self._stale.is_set():
+            self._stale.clear()  # before: what is changed meanwhile is read the next time
+            try:
+                await self._read()
+            except BaseException:
+                self._stale.set()
+                raise
 
     async def __aenter__(self) -> Self:
-        self._poller = asyncio.create_task(self._poll(), name="prices poll")
+        self._reader = asyncio.create_task(self._keep_true(), name="prices")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._poller is not None
-        await tasks.stop([self._poller])
+        assert self._reader is not None
+        await tasks.stop([self._reader])
 
     def _now(self, model_id: uuid.UUID, plan_id: uuid.UUID | None) -> Price | None:
         now_s = self._clock.wall()
@@ -84,11 +92,12 @@ class PriceBook:
             read[row.model_id, row.plan_id].append((row.valid_from.timestamp(), until_s, price))
         self._prices = dict(read)
 
-    async def _poll(self) -> None:
+    async def _keep_true(self) -> None:
         while True:
+            await self._stale.wait()
             try:
-                async with asyncio.timeout(POLL_TIMEOUT_S):
-                    await self.look()
+                async with asyncio.timeout(READ_TIMEOUT_S):
+                    await self.read()
             except _FAULTS as error:
                 self._log.debug("prices.postgres_away", error=repr(error))
-            await asyncio.sleep(POLL_S)
+                await asyncio.sleep(RETRY_S)

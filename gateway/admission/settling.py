@@ -1,24 +1,26 @@
 """Starts and settlements on their way to Postgres: batched, retried until they arrive, bounded.
 
 While one batch is written the next gathers, so a busy gateway writes few large batches and an idle one settles at
-once. What does not fit or never arrives is refunded in full when its lease expires.
+once. Starts wait a moment for company, since nobody waits for them; of a request that ends before, having used
+something, the start is not written at all: its settlement says as much. What does not fit or never arrives is refunded
+in full when its lease expires.
 """
 
 import asyncio
 import uuid
 from typing import Final
 
-import asyncpg
-
 from gateway.admission.cap import AMOUNT_MAX
 from gateway.admission.limiter import Used
 from gateway.db import pools
+from gateway.db.lanes import Lanes
 from shared import log
 
 BATCH_MAX: Final = 500
 PENDING_MAX: Final = 50_000
 TIMEOUT_S: Final = 2.0
 RETRY_S: Final = 0.5
+GATHER_S: Final = 0.02  # how long a start waits
 
 _STARTED = "SELECT started($1)"
 _SETTLE = "SELECT settle($1, $2, $3)"
@@ -27,11 +29,13 @@ _SETTLE = "SELECT settle($1, $2, $3)"
 class Settling:
     """Run `run` as a task; `started` and `put` from anywhere in the loop."""
 
-    def __init__(self, pool: asyncpg.Pool) -> None:
-        self._pool = pool
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes = lanes
         self._log = log.get("limiter")
         self._started: dict[uuid.UUID, None] = {}  # in order of arrival
         self._waiting: dict[uuid.UUID, tuple[Used, asyncio.Future[None]]] = {}  # likewise
+        self._gathering: asyncio.TimerHandle | None = None  # until starts are written
+        self._starts_due = False
         self._wake = asyncio.Event()
         self.dropped_total = 0
 
@@ -39,9 +43,11 @@ class Settling:
         return len(self._waiting)
 
     def started(self, request_id: uuid.UUID) -> None:
-        if len(self._started) < PENDING_MAX and request_id not in self._waiting:
-            self._started[request_id] = None
-            self._wake.set()
+        if len(self._started) >= PENDING_MAX or request_id in self._waiting:
+            return
+        self._started[request_id] = None
+        if self._gathering is None:
+            self._gathering = asyncio.get_running_loop().call_later(GATHER_S, self._have_starts_written)
 
     def put(self, request_id: uuid.UUID, used: Used) -> "asyncio.Future[None]":
         """Resolved once the settlement is in Postgres. The first amount for a request holds."""
@@ -53,6 +59,10 @@ class Settling:
             self.dropped_total += 1
             done.set_result(None)
             return done
+        if used.tokens > 0:
+            self._started.pop(request_id, None)
+        elif request_id in self._started:
+            self._starts_due = True
         self._waiting[request_id] = (used, done)
         self._wake.set()
         return done
@@ -61,7 +71,7 @@ class Settling:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._started or self._waiting:
+            while self._starts_due or self._waiting:
                 if not await self._write():
                     await asyncio.sleep(RETRY_S)
 
@@ -71,10 +81,16 @@ class Settling:
         if pending:
             await asyncio.wait(pending, timeout=timeout_s)
 
+    def _have_starts_written(self) -> None:
+        self._gathering = None
+        self._starts_due = True
+        self._wake.set()
+
     async def _write(self) -> bool:
         """Starts before settlements: whether a request had started decides what its settlement gives back."""
         try:
-            await self._write_starts()
+            if self._starts_due:
+                await self._write_starts()
             await self._write_settlements()
         except pools.AWAY as error:
             self._log.warning("limiter.settle_failed", pending=len(self._waiting), error=repr(error))
@@ -84,9 +100,10 @@ class Settling:
     async def _write_starts(self) -> None:
         batch = list(self._started)[:BATCH_MAX]
         if batch:
-            await pools.fetch(self._pool, _STARTED, batch, timeout_s=TIMEOUT_S)
+            await self._lanes.fetch(_STARTED, batch, timeout_s=TIMEOUT_S)
         for request_id in batch:
             self._started.pop(request_id, None)
+        self._starts_due = bool(self._started)
 
     async def _write_settlements(self) -> None:
         batch = {
@@ -98,7 +115,7 @@ class Settling:
             return
         tokens = [min(max(used.tokens, 0), AMOUNT_MAX) for used, _ in batch.values()]
         costs_micro = [min(max(used.cost_micro, 0), AMOUNT_MAX) for used, _ in batch.values()]
-        await pools.fetch(self._pool, _SETTLE, list(batch), tokens, costs_micro, timeout_s=TIMEOUT_S)
+        await self._lanes.fetch(_SETTLE, list(batch), tokens, costs_micro, timeout_s=TIMEOUT_S)
         for request_id, (_, done) in batch.items():
             del self._waiting[request_id]
             if not done.done():

@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gateway.admission.limiter import Limit
 from gateway.auth import authorization, keys, quotas
 from gateway.auth.cache import KeyCache
-from gateway.auth.changes import Changes
+from gateway.auth.changes import Changed, Changes
 from gateway.auth.keys import ParsedKey
 from gateway.db import pools, queries
 from gateway.db.queries import StoredKey, TierBounds
@@ -72,13 +72,19 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class Principals:
-    """Use with `async with`: the poll for changes runs inside."""
+    """Use with `async with`: the poll for changes runs inside, and `on_change` is told of what it finds."""
 
     def __init__(
-        self, engine: AsyncEngine, *, clock: Clock | None = None, on_use: Callable[[uuid.UUID], None] | None = None
+        self,
+        engine: AsyncEngine,
+        *,
+        clock: Clock | None = None,
+        on_use: Callable[[uuid.UUID], None] | None = None,
+        on_change: Callable[[Changed], None] | None = None,
     ) -> None:
         self._engine = engine
         self._on_use = on_use
+        self._on_change = on_change
         self._clock = clock or SystemClock()
         self._log = log.get("principals")
         self._cache: KeyCache[Known] = KeyCache(known_max=KEYS_MAX, unknown_max=UNKNOWN_MAX, unknown_s=UNKNOWN_S)
@@ -168,6 +174,8 @@ class Principals:
                 self._away = True
             else:
                 self._cache.invalidate(changed)
+                if self._on_change is not None:
+                    self._on_change(changed)
                 if self._away:
                     self._log.info("principals.postgres_back")
                 self._away = False

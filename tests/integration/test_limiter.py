@@ -14,11 +14,10 @@ from gateway.admission import bucket, claims
 from gateway.admission.bucket import UNITS, Claim, Level
 from gateway.admission.limiter import Demand, Metric, Used
 from gateway.admission.local_limiter import LocalLimiter
-from gateway.admission.pg_limiter import PgLimiter, _arguments
+from gateway.admission.pg_limiter import _ADMIT, PgLimiter, _arguments
 from gateway.db import pools
 from tests.demands import KEY, MODEL, TENANT, again, demand, limit
 
-ADMIT = "SELECT * FROM admit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)"
 SETTLE = "SELECT settle($1, $2, $3)"
 TOKENS, REQUESTS = f"tenant:{TENANT}/tokens", f"tenant:{TENANT}/requests"
 
@@ -32,6 +31,13 @@ async def pool(database_url: str) -> AsyncIterator[asyncpg.Pool]:
 @pytest.fixture
 async def limiter(pool: asyncpg.Pool) -> AsyncIterator[PgLimiter]:
     async with PgLimiter(pool, gateway_id="gw-a") as limiter:
+        yield limiter
+
+
+@pytest.fixture
+async def other(database_url: str) -> AsyncIterator[PgLimiter]:
+    """Another gateway's."""
+    async with pools.create(database_url, connections_max=8) as pool, PgLimiter(pool, gateway_id="gw-b") as limiter:
         yield limiter
 
 
@@ -101,7 +107,7 @@ async def test_the_sql_and_the_core_take_one_history_to_the_same_levels(pool: as
 
 
 async def admit(pool: asyncpg.Pool, one: Demand) -> asyncpg.Record:
-    return await pool.fetchrow(ADMIT, *_arguments(one, claims.of(one), "gw"))
+    return await pool.fetchrow(_ADMIT, *_arguments(one, claims.of(one), "gw"))
 
 
 @pytest.mark.parametrize(
@@ -274,27 +280,25 @@ class TestConformance:
 
 
 async def test_requests_sent_together_through_two_gateways_cannot_outrun_a_limit(
-    pool: asyncpg.Pool, limiter: PgLimiter
+    limiter: PgLimiter, other: PgLimiter
 ) -> None:
-    async with PgLimiter(pool, gateway_id="gw-b") as other:
-        demands = [asked(80) for _ in range(20)]
-        decisions = await asyncio.gather(*((limiter, other)[index % 2].admit(one) for index, one in enumerate(demands)))
-        admitted = [index for index, decision in enumerate(decisions) if decision.refused_by is None]
-        assert len(admitted) == 1
-        assert all(decision.retry_after_ms for decision in decisions if decision.refused_by)
-        winner = demands[admitted[0]]
-        await settle((limiter, other)[admitted[0] % 2], winner.request_id, 25)
-        assert (await other.admit(asked(70))).refused_by is None
+    demands = [asked(80) for _ in range(20)]
+    decisions = await asyncio.gather(*((limiter, other)[index % 2].admit(one) for index, one in enumerate(demands)))
+    admitted = [index for index, decision in enumerate(decisions) if decision.refused_by is None]
+    assert len(admitted) == 1
+    assert all(decision.retry_after_ms for decision in decisions if decision.refused_by)
+    winner = demands[admitted[0]]
+    await settle((limiter, other)[admitted[0] % 2], winner.request_id, 25)
+    assert (await other.admit(asked(70))).refused_by is None
 
 
 async def test_many_small_requests_through_two_gateways_take_exactly_the_burst(
-    pool: asyncpg.Pool, limiter: PgLimiter
+    limiter: PgLimiter, other: PgLimiter
 ) -> None:
     began = time.monotonic()
-    async with PgLimiter(pool, gateway_id="gw-b") as other:
-        decisions = await asyncio.gather(
-            *((limiter, other)[index % 2].admit(asked(7, tpm=700, rpm=1_000)) for index in range(300))
-        )
+    decisions = await asyncio.gather(
+        *((limiter, other)[index % 2].admit(asked(7, tpm=700, rpm=1_000)) for index in range(300))
+    )
     admitted = sum(decision.refused_by is None for decision in decisions)
     most = 700 + 700 * (time.monotonic() - began) / 60
     assert 700 <= 7 * admitted <= most
@@ -355,12 +359,12 @@ async def test_a_gateway_renews_its_open_leases(pool: asyncpg.Pool, limiter: PgL
             await asyncio.sleep(0.02)
 
 
-async def test_live_gateways_are_counted(pool: asyncpg.Pool, limiter: PgLimiter) -> None:
-    async with PgLimiter(pool, gateway_id="gw-b"):
-        while await pool.fetchval("SELECT count(*) FROM gateways") < 2:
-            await asyncio.sleep(0.01)
-        await pool.execute("INSERT INTO gateways VALUES ('gw-dead', now() - interval '1 second')")
-        assert await pool.fetchval("SELECT gateways FROM renew('gw-a', '{}', 15000)") == 2
+@pytest.mark.usefixtures("limiter", "other")
+async def test_live_gateways_are_counted(pool: asyncpg.Pool) -> None:
+    while await pool.fetchval("SELECT count(*) FROM gateways") < 2:
+        await asyncio.sleep(0.01)
+    await pool.execute("INSERT INTO gateways VALUES ('gw-dead', now() - interval '1 second')")
+    assert await pool.fetchval("SELECT gateways FROM renew('gw-a', '{}', 15000)") == 2
 
 
 async def test_a_request_of_unlimited_buckets_is_reserved_and_settled_too(

@@ -61,7 +61,7 @@ async def gateway(database_url: str, bills: World) -> AsyncIterator[ScriptedGate
     stored = await queries.find_key(database, record.public_id)
     assert stored is not None
     book = PriceBook(database)
-    await book.look()
+    await book.read()
     async with (
         PgLimiter(bills.pool, gateway_id="gw") as limiter,
         scripted_gateway(real_limiter=limiter, pricer=book) as running,

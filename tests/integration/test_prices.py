@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from cli.errors import CommandError
 from gateway.admission.prices import PriceBook
+from gateway.auth.changes import Changes
 from gateway.db import engine, pools, prices
 from gateway.db.catalogue import NotFound, Refused
 from gateway.db.prices import Terms
@@ -93,14 +94,17 @@ async def test_the_book_follows_prices_that_change_under_it(database: AsyncEngin
         bills = World(pool)
         model, economy, standard = await bills.model("m"), await bills.plan("economy"), await bills.plan("standard")
         clock = HandClock(at("2026-06-15").timestamp())
-        book = PriceBook(database, clock=clock)
-        await book.look()
+        book, changes = PriceBook(database, clock=clock), Changes(database)
+        await changes.look(0)
+        await book.read()
         assert book.ceiling_micro(model, standard, 10, 5) == 0
         await bills.price(model, (3 * M, 1 * M, 10 * M), since=at("2026-01-01"), until=at("2026-07-01"))
         await bills.price(model, (4 * M, 4 * M, 20 * M), since=at("2026-07-01"))
         await bills.price(model, (1 * M, 0, 0), plan="economy", since=at("2026-01-01"), until=at("2026-07-01"))
+        await book.read()
         assert book.ceiling_micro(model, standard, 10, 5) == 0
-        await book.look()
+        book.changed(await changes.look(0))
+        await book.read()
         assert book.ceiling_micro(model, standard, 10, 5) == 10 * 3 + 5 * 10
         assert book.ceiling_micro(model, None, 10, 5) == 80
         assert book.ceiling_micro(model, economy, 10, 5) == 10
@@ -114,13 +118,12 @@ async def test_the_book_reads_again_what_it_could_not_read(database: AsyncEngine
         bills = World(pool)
         model = await bills.model("m")
         book = PriceBook(database)
-        await book.look()
         await bills.price(model, (1 * M, 0, 0), since=at("2026-01-01"))
         await pool.execute("ALTER TABLE prices RENAME TO elsewhere")
         with pytest.raises(Exception, match="prices"):
-            await book.look()
+            await book.read()
         await pool.execute("ALTER TABLE elsewhere RENAME TO prices")
-        await book.look()
+        await book.read()
         assert book.ceiling_micro(model, None, 10, 0) == 10
 
 

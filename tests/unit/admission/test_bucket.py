@@ -55,10 +55,6 @@ def test_a_refund_does_not_overfill() -> None:
     assert bucket.refund(Level(8 * UNITS, 0), claim(burst=10), 5).units == 10 * UNITS
 
 
-def test_debt_is_bounded_by_one_burst() -> None:
-    assert bucket.debit(Level(0, 0), claim(burst=10), 1_000, 0).units == -10 * UNITS
-
-
 @pytest.mark.parametrize(
     ("tokens_used", "started", "tokens", "requests"),
     [(0, False, 9, 9), (0, True, 9, 0), (4, False, 5, 0), (4, True, 5, 0), (12, True, 0, 0), (-3, True, 9, 0)],

@@ -1,0 +1,78 @@
+"""Connections that go from one statement straight to the next, for what every request waits for.
+
+Taking a connection from the driver's pool and handing it back costs two tasks and as much processor time as the
+statement itself (docs/log.md), so what is busy keeps a few. Knows no statement of ours. Invariant: a connection is kept
+only after a statement that ended well; whatever else happens to it is left to the pool, which knows how to mend it.
+"""
+
+import asyncio
+from types import TracebackType
+from typing import Any, Self
+
+import asyncpg
+from asyncpg.pool import PoolConnectionProxy
+
+from gateway.db.pools import DEADLOCK_ATTEMPTS_MAX
+
+
+class Lanes:
+    """At most `width` statements at a time; the others wait. Keeps connections only inside its `async with`, so that
+    one that was never entered leaves the pool as it was.
+    """
+
+    def __init__(self, pool: asyncpg.Pool, width: int) -> None:
+        assert width >= 1
+        self._pool = pool
+        self._places = asyncio.Semaphore(width)
+        self._kept: list[PoolConnectionProxy] = []
+        self._keeps = False
+
+    async def __aenter__(self) -> Self:
+        self._keeps = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._keeps = False
+        while self._kept:
+            await self._pool.release(self._kept.pop())
+
+    async def fetch(self, statement: str, *values: Any, timeout_s: float) -> list[asyncpg.Record]:
+        """As `pools.fetch`: rows of one statement, within `timeout_s` in all, the wait for a place included; repeated
+        if Postgres chose it as a deadlock's victim. Raises what `pools.AWAY` lists.
+        """
+        async with asyncio.timeout(timeout_s), self._places:
+            for _ in range(DEADLOCK_ATTEMPTS_MAX - 1):
+                try:
+                    return await self._fetch(statement, values)
+                except asyncpg.DeadlockDetectedError:
+                    continue
+            return await self._fetch(statement, values)
+
+    async def _fetch(self, statement: str, values: tuple[Any, ...]) -> list[asyncpg.Record]:
+        connection = self._take() or await self._pool.acquire()
+        ended_well = False
+        try:
+            rows = await connection.fetch(statement, *values)
+            ended_well = True
+        finally:
+            if not ended_well or not self._keeps:
+                await self._pool.release(connection)
+        if self._keeps:
+            self._kept.append(connection)
+        return rows
+
+    def _take(self) -> PoolConnectionProxy | None:
+        while self._kept:
+            connection = self._kept.pop()
+            if _is_open(connection):
+                return connection
+        return None
+
+
+def _is_open(connection: PoolConnectionProxy) -> bool:
+    try:
+        return not connection.is_closed()
+    except asyncpg.InterfaceError:  # closed, and the pool has taken its place back
+        return False
