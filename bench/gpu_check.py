@@ -3,6 +3,7 @@
     a  kernels   every kernel against the plain reference
     b  speed     every kernel as a share of copy bandwidth or matrix products, and beside torch's own
     c  engine    random weights in the shape of Llama-3.1-8B: one sequence, 64, 256; graphs on and off
+       quantized the same with weights or a KV pool in few bits: error of the logits, and speed
     d  naive     the same shape in transformers' generate
 
 Needs Python 3.12, torch >= 2.11, triton >= 3.6, numpy, transformers, and no network. Each part runs in a process of its
@@ -25,8 +26,14 @@ from typing import Any
 
 from bench.table import render
 
-PARTS = {"kernels": "accuracy", "speed": "speed", "engine": "serving", "naive": "naive"}
-LIMITS_S = {"kernels": 180, "speed": 75, "engine": 150, "naive": 60}  # together less than 8 minutes
+PARTS = {
+    "kernels": "accuracy",
+    "speed": "speed",
+    "engine": "serving",
+    "quantized": "quantized",
+    "naive": "naive",
+}
+LIMITS_S = {"kernels": 180, "speed": 70, "engine": 105, "quantized": 70, "naive": 50}  # together less than 8 minutes
 DRY_PATIENCE = 5  # a dry run measures nothing, and may share its processor
 REPORT, LOG = "gpu_check.json", "gpu_check.log"
 
@@ -94,7 +101,9 @@ def _run_part(name: str, out: Path, *, dry: bool) -> int:
     except Exception:  # noqa: BLE001 - told by the process that started this one
         traceback.print_exc()
         return 1
-    (out / f"{name}.json").write_text(json.dumps({**asdict(found), "machine": machine.described()}))
+    unfinished = out / f"{name}.tmp"  # killed in the middle of it, the part has found nothing
+    unfinished.write_text(json.dumps({**asdict(found), "machine": machine.described()}))
+    unfinished.replace(out / f"{name}.json")
     return 0
 
 

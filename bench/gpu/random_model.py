@@ -3,6 +3,7 @@
 Reads no file. Invariant: logits of random weights are finite, and no two tokens are likely to tie.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -36,7 +37,7 @@ def tiny() -> ModelConfig:
     return ModelConfig(
         layers=1,
         hidden=32,
-        intermediate=48,
+        intermediate=64,
         heads=2,
         kv_heads=1,
         head_dim=16,
@@ -57,6 +58,7 @@ class RandomWeights:
     config: ModelConfig
     dtype: torch.dtype
     device: torch.device
+    pack: Callable[[Tensor], Linear] = PlainLinear  # of float32, if it is another
     seed: int = 0
 
     def make(self) -> Weights:
@@ -84,7 +86,8 @@ class RandomWeights:
         )
 
     def _linear(self, outputs: int, inputs: int) -> Linear:
-        return PlainLinear(self._matrix(outputs, inputs))
+        weight = self._matrix(outputs, inputs)
+        return self.pack(weight if self.pack is PlainLinear else weight.float())
 
     def _matrix(self, outputs: int, inputs: int) -> Tensor:
         whole = torch.empty(outputs, inputs, dtype=self.dtype, device=self.device)

@@ -18,9 +18,11 @@ from kernels.compilations import Compilations
 from kernels.triton_ops import TritonOps
 from worker.engine.batch import Batch, Sampled
 from worker.engine.config import EngineConfig
+from worker.engine.device_memory import GIB
 from worker.engine.engine import Engine
 from worker.engine.graph_runner import GraphRunner, Sizes
 from worker.engine.graphs import CudaGraphs, EagerGraphs, Graphs
+from worker.engine.kv_pool import token_bytes
 from worker.engine.request import EngineRequest, SamplingParams
 from worker.engine.runner import PendingStep
 from worker.models.config import ModelConfig
@@ -44,7 +46,7 @@ def run(machine: Machine) -> Found:
     compilations.watch()
     rows: list[Row] = []
     faults: list[str] = []
-    for graphs in (True, False):
+    for graphs in (True,) if machine.dry else (True, False):  # a CPU records none
         driven = Driven(machine, decoder, dtype, levels[-1], graphs=graphs)
         late: list[str] = []
         compilations.ready(late.append)
@@ -67,7 +69,16 @@ def run(machine: Machine) -> Found:
 class Driven:
     """An engine that is warm, on a runner whose time is taken."""
 
-    def __init__(self, machine: Machine, decoder: Decoder, dtype: torch.dtype, largest: Level, *, graphs: bool) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        decoder: Decoder,
+        dtype: torch.dtype,
+        largest: Level,
+        *,
+        graphs: bool,
+        kv_dtype: torch.dtype | None = None,
+    ) -> None:
         self._machine = machine
         self._config: ModelConfig = decoder.config
         self._graphs = graphs
@@ -81,11 +92,12 @@ class Driven:
         )
         recorded: Graphs = CudaGraphs() if graphs and not machine.dry else EagerGraphs()
         start = time.perf_counter()
-        self._inner = GraphRunner(decoder, sizes, recorded, kv_dtype=dtype)
+        self._inner = GraphRunner(decoder, sizes, recorded, kv_dtype=kv_dtype or dtype)
         self._inner.warm_up()
         self._warm_up_s = time.perf_counter() - start
         self._weights_bytes = decoder.weights.nbytes
-        self._kv_token_bytes = self._config.kv_elements_per_token * dtype.itemsize
+        self._bytes_read = self._weights_bytes - decoder.weights.embedding.nbytes  # of which a step reads few rows
+        self._kv_token_bytes = token_bytes(self._config, kv_dtype or dtype)
         self._runner = _Timed(self._inner)
         options = EngineConfig(
             block_size=BLOCK_SIZE,
@@ -105,13 +117,15 @@ class Driven:
         step_s = statistics.median(took for took, _ in steps)
         waited_s = statistics.median(waited for _, waited in steps)
         context = level.prompt + level.output / 2
-        least_bytes = self._weights_bytes + level.sequences * context * self._kv_token_bytes
+        least_bytes = self._bytes_read + level.sequences * context * self._kv_token_bytes
         whole_s = prefill_s * INPUT / level.prompt + OUTPUT * step_s
         row: Row = {
             "graphs": "on" if self._graphs else "off",
             "sequences": level.sequences,
             "prompt": level.prompt,
             "output": level.output,
+            "weights_gib": self._weights_bytes / GIB,
+            "kv_token_bytes": self._kv_token_bytes,
             "warm_up_s": self._warm_up_s,
             "total_s": time.perf_counter() - start,
             "prefill_tokens_per_s": level.sequences * level.prompt / prefill_s,

@@ -50,7 +50,7 @@ class DecodeSteps:
         self._staging = staging
         self._rows = rows
         self.sizes = decode_sizes(rows_max)
-        self._runs: dict[int, Run] = {}
+        self._runs: dict[int, tuple[Run, BatchRows]] = {}
         # What the host says, and said last.
         self._told = BatchRows(
             rows=torch.full((rows_max,), -1, dtype=torch.int32, device=device),
@@ -67,7 +67,8 @@ class DecodeSteps:
     def capture(self, graphs: Graphs) -> None:
         """Largest first: the others then find room in the memory that it took."""
         for size in reversed(self.sizes):
-            self._runs[size] = graphs.capture(self._step(size))
+            told = self._part(size)
+            self._runs[size] = graphs.capture(self._step(size, told)), told
 
     def takes(self, batch: Batch) -> bool:
         rows = len(batch.context_lens)
@@ -79,8 +80,8 @@ class DecodeSteps:
         """
         size = next(size for size in self.sizes if size >= len(batch.ids))
         self._tell(batch, size)
-        logits = self._runs[size]()
-        told = self._part(size)
+        run, told = self._runs[size]
+        logits = run()
         if len(batch.sample_rows) == len(batch.ids):  # every row, in order
             return told, logits[: len(batch.ids)]
         return told, logits[self._staging.up(batch.sample_rows)]
@@ -100,8 +101,8 @@ class DecodeSteps:
         told = self._told
         return BatchRows(told.rows[:size], told.query_start[: size + 1], told.given_ids[:size])
 
-    def _step(self, size: int) -> Run:
-        told, whole = self._part(size), self._batch
+    def _step(self, size: int, told: BatchRows) -> Run:
+        whole = self._batch
         batch = PreparedBatch(
             whole.ids[:size],
             whole.positions[:size],

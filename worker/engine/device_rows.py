@@ -46,7 +46,7 @@ class DeviceRows:
         self._sampled: NDArray[np.int32] = np.zeros(0, np.int32)  # rows of what the step before sampled, in order
 
     def tell(self, batch: Batch) -> None:
-        unknown = (batch.ids < 0).nonzero()[0]
+        unknown = np.flatnonzero(batch.ids < 0)
         members = np.searchsorted(batch.query_start, unknown, side="right") - 1
         assert (self._sampled[~batch.ids[unknown]] == batch.rows[members]).all(), "another sequence's token"
         computed = batch.context_lens - np.diff(batch.query_start)
@@ -72,15 +72,13 @@ class DeviceRows:
         self, rows: NDArray[np.int32], computed: NDArray[np.int32], tables: NDArray[np.int32]
     ) -> NDArray[np.int32]:
         """[count, 3] as `device_batch.patch_rows` takes them."""
-        moved = rows[self._computed[rows] != computed]
-        new, columns = (self._tables[rows, : tables.shape[1]] != tables).nonzero()
+        moved = np.flatnonzero(self._computed[rows] != computed)
+        # Flat, since numpy takes fifty times as long to find nothing in two dimensions.
+        new, columns = divmod(np.flatnonzero(self._tables[rows, : tables.shape[1]] != tables), tables.shape[1])
         patches = np.empty((len(moved) + len(new), 3), np.int32)
-        patches[: len(moved), 0] = moved
-        patches[: len(moved), 1] = COMPUTED
-        patches[: len(moved), 2] = computed[self._computed[rows] != computed]
-        patches[len(moved) :, 0] = rows[new]
-        patches[len(moved) :, 1] = columns
-        patches[len(moved) :, 2] = tables[new, columns]
+        lengths, blocks = patches[: len(moved)], patches[len(moved) :]
+        lengths[:, 0], lengths[:, 1], lengths[:, 2] = rows[moved], COMPUTED, computed[moved]
+        blocks[:, 0], blocks[:, 1], blocks[:, 2] = rows[new], columns, tables[new, columns]
         return patches
 
     def _sample_of(self, members: NDArray[np.int64], sequences: int, told: BatchRows) -> Tensor:

@@ -29,21 +29,24 @@ class EagerGraphs:
 
 class CudaGraphs:
     """CUDA graphs that share one memory pool, so that all sizes together take little more than the largest: capture
-    that first.
+    that first. They may be replayed in any order, since none leaves anything there that is read after another has run:
+    what `run` gives back must lie elsewhere.
     """
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
+        # Of their own, as capture demands, and one for all, as a shared pool does.
+        self._stream = torch.cuda.Stream()
 
     def capture(self, run: Run) -> Run:
-        # On a stream of its own, as capture will be: libraries make their workspaces there, and kernels are compiled.
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        # Once without capture, on the same stream: kernels are compiled and loaded, and cuBLAS allocates the workspace
+        # that it keeps for a stream. None of that may happen while work is recorded.
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
             run()
-        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.current_stream().wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             out = run()
 
         def replay() -> Tensor:

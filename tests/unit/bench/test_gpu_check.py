@@ -45,7 +45,22 @@ def test_a_dry_run_goes_through_all_parts_with_nothing_installed_but_what_it_nam
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a device")
-def test_a_part_that_fails_says_so_and_leaves_its_trace_in_the_log(tmp_path):
-    part = gpu_check._in_a_process("kernels", tmp_path, dry=False)
-    assert part["faults"] == [f"ended with 1; see {gpu_check.LOG}"]
-    assert "Traceback" in (tmp_path / gpu_check.LOG).read_text()
+def test_a_part_that_fails_says_so_and_the_next_one_has_its_turn(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(gpu_check, "PARTS", {name: gpu_check.PARTS[name] for name in ("speed", "engine")})
+    monkeypatch.setattr(sys, "argv", ["gpu_check", "--out", str(tmp_path)])
+    assert gpu_check.main() == 1
+    parts = json.loads((tmp_path / gpu_check.REPORT).read_text())["parts"]
+    assert [part["faults"] for part in parts.values()] == [[f"ended with 1; see {gpu_check.LOG}"]] * 2
+    log = (tmp_path / gpu_check.LOG).read_text()
+    assert log.count("Traceback (most recent call last)") >= 2
+    assert capsys.readouterr().out.count("FAULT") == 2
+
+
+def test_a_part_that_does_not_end_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setitem(gpu_check.LIMITS_S, "speed", 0)
+    assert gpu_check._in_a_process("speed", tmp_path, dry=False)["faults"] == ["took more than 0 s"]
+
+
+def test_all_parts_together_end_within_eight_minutes():
+    assert list(gpu_check.LIMITS_S) == list(gpu_check.PARTS)
+    assert sum(gpu_check.LIMITS_S.values()) < 8 * 60

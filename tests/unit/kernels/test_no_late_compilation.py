@@ -3,7 +3,7 @@
 No device is needed: launches are caught before triton compiles (`kernels.capture`), so nothing is computed either.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pytest
@@ -26,6 +26,8 @@ from worker.engine.graphs import EagerGraphs
 from worker.engine.token_counts import TokenCounts
 from worker.metrics import WorkerMetrics
 from worker.models.decoder import Decoder
+from worker.models.device_packer import DevicePacker
+from worker.models.layers import Linear, PlainLinear
 
 BLOCKS = [1, 2, 3, 4]
 
@@ -36,12 +38,12 @@ def caught() -> Iterator[Capture]:
         yield launches
 
 
-def make_runner() -> GraphRunner:
+def make_runner(pack: Callable[[Tensor], Linear] = PlainLinear, kv_dtype: torch.dtype = torch.bfloat16) -> GraphRunner:
     config = tiny()
-    weights = RandomWeights(config, torch.bfloat16, torch.device("cpu")).make()
+    weights = RandomWeights(config, torch.bfloat16, torch.device("cpu"), pack=pack).make()
     sizes = Sizes(blocks_total=40, block_size=16, sequences_max=20, tokens_per_step=40)
     decoder = Decoder(config, weights, TritonOps())
-    return GraphRunner(decoder, sizes, EagerGraphs(), kv_dtype=torch.bfloat16, draw=draw_nothing)
+    return GraphRunner(decoder, sizes, EagerGraphs(), kv_dtype=kv_dtype, draw=draw_nothing)
 
 
 def draw_nothing(logits: Tensor, params: DrawParams, edits: LogitEdits | None) -> Drawn:
@@ -51,14 +53,20 @@ def draw_nothing(logits: Tensor, params: DrawParams, edits: LogitEdits | None) -
     return drawn
 
 
-def steps(runner: GraphRunner):
-    """Prompts of every length, chunks, decodes of every number of rows, and every kind of sampling."""
+def sized(runner: GraphRunner, lengths: Iterable[int], rows_: Iterable[int]):
+    """Prompts of these lengths, chunks, and decodes of these numbers of rows."""
     ids = list(range(2, 50))
-    for length in range(1, 41):
+    for length in lengths:
         yield batch_of(runner, [(ids[:length], 0, BLOCKS, greedy(length))])
-    for rows in range(1, 21):
+    for rows in rows_:
         yield batch_of(runner, [(ids[: 20 + row], 19 + row, BLOCKS, greedy(20 + row)) for row in range(rows)])
         yield batch_of(runner, [(ids[:2], row % 2, BLOCKS, None if row % 3 else greedy(2)) for row in range(rows)])
+
+
+def steps(runner: GraphRunner):
+    """Of every size, and of every kind of sampling."""
+    ids = list(range(2, 50))
+    yield from sized(runner, range(1, 41), range(1, 21))
     seen = TokenCounts([3, 4])
     seen.add([5])
     for options in (
@@ -86,6 +94,21 @@ def test_no_step_asks_for_a_kernel_that_the_warm_up_did_not(caught):
         runner.submit(batch)
     late = [caught.variants[key].kernel for key in set(caught.variants) - warm]
     assert late == []
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+@pytest.mark.parametrize(
+    ("weights", "kv_dtype", "kernel"),
+    [("int4", torch.int8, "_quantized_matmul_kernel"), ("fp8", torch.float8_e4m3fn, "_fp8_matmul_kernel")],
+)
+def test_nor_does_one_of_weights_and_a_pool_in_few_bits(caught, weights, kv_dtype, kernel):
+    runner = make_runner(DevicePacker(weights, torch.bfloat16), kv_dtype)
+    runner.warm_up()
+    warm = set(caught.variants)
+    assert kernel in {variant.kernel for variant in caught.variants.values()}
+    for batch in sized(runner, (1, 2, 7, 16, 17, 33, 40), (1, 2, 3, 16, 17, 20)):
+        runner.submit(batch)
+    assert [caught.variants[key].kernel for key in set(caught.variants) - warm] == []
 
 
 def test_what_is_compiled_is_counted_and_told_once_the_worker_is_ready(caught):
