@@ -11,7 +11,7 @@ COPY kernels kernels
 COPY migrations migrations
 COPY cli cli
 COPY bench bench
-RUN pip install --no-cache-dir --constraint constraints.txt ".[gateway]"
+RUN pip install --no-cache-dir --constraint constraints.txt ".[gateway,telemetry]"
 
 USER forebay
 EXPOSE 8080 9100

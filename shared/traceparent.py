@@ -54,6 +54,8 @@ def parse(parents: Sequence[str], states: Sequence[str] = ()) -> Context | None:
 
 
 def _state(lines: Sequence[str]) -> str:
+    if not any(lines):
+        return ""
     members = [member for member in (part.strip(" \t") for part in ",".join(lines).split(",")) if member]
     found = [_MEMBER.fullmatch(member) for member in members]
     keys = {match[1] for match in found if match is not None}

@@ -5,18 +5,28 @@ from pathlib import Path
 import pytest
 import tokenizers
 
+from tests.collector import Collector, collecting
 from tests.e2e.api import Api
 from tests.e2e.stack import Stack, running
 from worker.models.card import demo_model_path, read_card
 
+COLLECTOR_TOKEN = "a-token-that-the-collector-wants"
 FAKE = {"FOREBAY_FAKE_STEP_US": "1000", "FOREBAY_FAKE_TOKEN_US": "10"}
 TINY_POOL = {**FAKE, "FOREBAY_KV_BYTES": str(9 * 737_280)}  # 8 blocks of 16 tokens and the null block
 
 
 @pytest.fixture(scope="session")
-def stack() -> Iterator[Stack]:
-    """Two gateways and a fake worker, shared by all tests that leave them as they were."""
-    with running(gateways=2, env=FAKE) as shared:
+def collector() -> Iterator[Collector]:
+    """Where the shared stack sends its spans."""
+    with collecting() as collector:
+        yield collector
+
+
+@pytest.fixture(scope="session")
+def stack(collector: Collector) -> Iterator[Stack]:
+    """Two gateways and a fake worker that trace all, shared by all tests that leave them as they were."""
+    traced = {**collector.environ, "OTEL_EXPORTER_OTLP_HEADERS": f"x-token={COLLECTOR_TOKEN}"}
+    with running(gateways=2, env={**FAKE, **traced}) as shared:
         yield shared
 
 

@@ -101,6 +101,19 @@ class TestErrors:
             answer = await gateway.post(CHAT, ASK, {**AUTH, **headers})
             assert answer.headers.getall("x-request-id") == [gateway.play.job.request]
 
+    async def test_every_answer_tells_its_trace(self, gateway: ScriptedGateway) -> None:
+        trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+        traced = {**AUTH, "traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
+        refused = await gateway.post(CHAT, b"{", traced)
+        answers = [await gateway.post(CHAT, ASK, traced), await gateway.get("/v1/models", traced), refused]
+        assert [(answer.status, answer.headers.getall("x-trace-id")) for answer in answers] == [
+            (200, [trace]),
+            (200, [trace]),
+            (400, [trace]),
+        ]
+        own = [(await gateway.get("/nowhere")).headers["x-trace-id"] for _ in range(2)]
+        assert len({trace, *own}) == 3
+
     async def test_one_of_ours_is_worth_another_try_if_nothing_is_paid_for(self, gateway: ScriptedGateway) -> None:
         gateway.limiter.decision = None  # no limiter does that
         first = await gateway.post(CHAT, ASK)

@@ -354,3 +354,13 @@ def test_forty_sequences_share_steps():
 def test_a_runner_of_another_shape_is_refused():
     with pytest.raises(ValueError, match="blocks of 4"):
         Engine(make_runner(), VOCABULARY, EngineConfig(block_size=8, context_length=64))
+
+
+def test_a_step_tells_which_requests_it_begins():
+    engine = make_engine(make_runner())
+    engine.add(make_request("a", n=2))
+    engine.add(make_request("b"))
+    begun = []
+    while engine.has_work:
+        begun += engine.step().started
+    assert sorted(begun) == ["a", "b"]
