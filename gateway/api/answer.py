@@ -7,7 +7,7 @@ is there; when it hangs up, everything that was begun for it ends.
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from time import time
+from time import monotonic, time
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -90,7 +90,13 @@ async def _begin(
     """Admit and dispatch. The exchange is on `stack` before anybody can lose it."""
     if terms.retry:
         services.metrics.client_retries.labels(visit.model).inc()
-    admitted = await services.admission.admit(principal, visit.request_id, generation, wait_s=terms.patience_s)
+    admitted = await services.admission.admit(
+        principal,
+        visit.request_id,
+        generation,
+        wait_s=terms.patience_s,
+        check=lambda job, pool: services.dispatcher.check_load(job, pool, terms.after(monotonic() - visit.arrived_s)),
+    )
     exchange = Exchange(
         admitted,
         admission=services.admission,
