@@ -97,6 +97,10 @@ class Dispatcher(Protocol):
     def fleet(self) -> Fleet: ...
     def report(self) -> FleetReport: ...
 
+    def check_load(self, job: wire.Job, pool: str, terms: Terms) -> None:
+        """Raises QueueFull, Unavailable where `open` would, for load. Changes nothing."""
+        ...
+
     def open(
         self, job: wire.Job, *, pool: str, terms: Terms, run_s: float
     ) -> AbstractAsyncContextManager[RequestStream]:

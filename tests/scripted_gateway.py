@@ -135,6 +135,9 @@ class ScriptedLimiter:
         self.settled: list[tuple[uuid.UUID, int]] = []
         self.hold: asyncio.Event | None = None
 
+    def refuses(self, limits: tuple[Limit, ...]) -> Decision | None:
+        return None
+
     async def admit(self, demand: Demand) -> Decision:
         self.demands.append(demand)
         if self.hold is not None:
@@ -247,6 +250,7 @@ class ScriptedDispatcher:
         self.fleet = ScriptedFleet()
         self.script: Script = speak
         self.refuse: GatewayError | None = None
+        self.overloaded: GatewayError | None = None
         self.accept: asyncio.Event | None = None
         self.plays: list[Play] = []
         self.terms: list[Terms] = []
@@ -255,6 +259,11 @@ class ScriptedDispatcher:
 
     def report(self) -> FleetReport:
         return self.fleet_report
+
+    def check_load(self, job: wire.Job, pool: str, terms: Terms) -> None:
+        assert pool == POOL
+        if self.overloaded is not None:
+            raise self.overloaded
 
     @asynccontextmanager
     async def open(self, job: wire.Job, *, pool: str, terms: Terms, run_s: float) -> AsyncGenerator[Play]:

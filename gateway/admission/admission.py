@@ -9,14 +9,15 @@ import hmac
 import math
 import secrets
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.admission import ratelimit, sizes
 from gateway.admission.catalog import Catalog, ServedModel
 from gateway.admission.generation import Generation
-from gateway.admission.limiter import NOTHING, Demand, Limiter, Metric, Used
+from gateway.admission.limiter import NOTHING, Decision, Demand, Limit, Limiter, Metric, Used
 from gateway.admission.pricer import Pricer
-from gateway.errors import InvalidRequest, ModelNotFound, Unavailable
+from gateway.errors import GatewayError, InvalidRequest, ModelNotFound, Unavailable
 from gateway.metrics import Metrics
 from gateway.seams import Fleet, Principal
 from shared import wire
@@ -60,22 +61,41 @@ class Admission:
         self._run_ms = int(run_s * 1_000)
 
     async def admit(
-        self, principal: Principal, request_id: uuid.UUID, generation: Generation, *, wait_s: float, trace: Context
+        self,
+        principal: Principal,
+        request_id: uuid.UUID,
+        generation: Generation,
+        *,
+        wait_s: float,
+        trace: Context,
+        check: Callable[[wire.Job, str], None],
     ) -> Admitted:
         """Encode, check and reserve; `wait_s` is how long the job may lie in a queue, `trace` what it is a part of.
-        Raises ModelNotFound, InvalidRequest, ContextTooLong, RateLimited, BudgetExhausted, Unavailable.
+        `check` gets the job and its pool before anything is reserved, and may refuse it. Raises ModelNotFound,
+        InvalidRequest, ContextTooLong, RateLimited, BudgetExhausted, Unavailable, and what `check` raises.
         """
         model, pool = self._find(principal, generation.model)
+        model_id = uuid.UUID(model.id)
+        limits = tuple(limit for limit in principal.limits if limit.concerns(model_id))
+        if known := self._limiter.refuses(limits):
+            raise self._refusal(known, 1)
         _check_ids(generation, model.card.vocab_size)
         prompts = await model.encoder.encode(generation)
-        model_id = uuid.UUID(model.id)
         max_tokens = self._max_tokens(principal, model_id, model, generation, max(map(len, prompts)))
         _check_least(generation, max_tokens)
         output_tokens = len(prompts) * generation.n * max_tokens
-        headers = await self._reserve(principal, request_id, model_id, sum(map(len, prompts)), output_tokens)
         sampling = _sampling(generation, max_tokens)
         job = self._job(
             principal, request_id, model, prompts, n=generation.n, sampling=sampling, wait_s=wait_s, trace=trace
+        )
+        check(job, pool)
+        headers = await self._reserve(
+            principal,
+            request_id,
+            model_id,
+            limits=limits,
+            prompt_tokens=sum(map(len, prompts)),
+            output_tokens=output_tokens,
         )
         return Admitted(request_id, model_id, principal.plan_id, job, pool, headers)
 
@@ -110,7 +130,14 @@ class Admission:
         return max_tokens
 
     async def _reserve(
-        self, principal: Principal, request_id: uuid.UUID, model_id: uuid.UUID, prompt_tokens: int, output_tokens: int
+        self,
+        principal: Principal,
+        request_id: uuid.UUID,
+        model_id: uuid.UUID,
+        *,
+        limits: tuple[Limit, ...],
+        prompt_tokens: int,
+        output_tokens: int,
     ) -> dict[str, str]:
         """Take the most that it can use from every limit; the headers that tell. Raises RateLimited, BudgetExhausted,
         Unavailable.
@@ -122,7 +149,7 @@ class Admission:
             model_id=model_id,
             tokens=prompt_tokens + output_tokens,
             cost_micro=self._pricer.ceiling_micro(model_id, principal.plan_id, prompt_tokens, output_tokens),
-            limits=tuple(limit for limit in principal.limits if limit.concerns(model_id)),
+            limits=limits,
         )
         try:
             decision = await self._limiter.admit(demand)
@@ -133,9 +160,13 @@ class Admission:
         for metric in decision.missed:
             self._count(metric, "shadow")
         if decision.refused is not None:
-            self._count(decision.refused.metric, "enforce")
-            raise ratelimit.refusal(decision, demand)
+            raise self._refusal(decision, demand.amount(decision.refused.metric))
         return ratelimit.headers(decision)
+
+    def _refusal(self, decision: Decision, asked: int) -> GatewayError:
+        assert decision.refused is not None
+        self._count(decision.refused.metric, "enforce")
+        return ratelimit.refusal(decision, asked)
 
     def _count(self, metric: Metric, mode: str) -> None:
         self._metrics.limits.labels(metric, mode).inc()

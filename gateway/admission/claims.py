@@ -115,5 +115,4 @@ def _claim(limit: Limit, demand: Demand) -> Claim:
     assert 1 <= limit.allowed <= LIMIT_MAX
     assert 1 <= burst <= LIMIT_MAX
     assert amount >= 0
-    key = f"{limit.scope}/{limit.metric}"
-    return Claim(key, limit.metric, limit.allowed, burst, min(amount, LIMIT_MAX + 1), limit.enforced)
+    return Claim(limit.bucket, limit.metric, limit.allowed, burst, min(amount, LIMIT_MAX + 1), limit.enforced)

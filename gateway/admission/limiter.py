@@ -45,6 +45,11 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
         owner = f"tenant:{self.tenant_id}" if self.key_id is None else f"key:{self.key_id}"
         return owner if self.model_id is None else f"{owner}/model:{self.model_id}"
 
+    @property
+    def bucket(self) -> str:
+        """The key of its bucket."""
+        return f"{self.scope}/{self.metric}"
+
     def concerns(self, model_id: uuid.UUID) -> bool:
         return self.model_id is None or self.model_id == model_id
 
@@ -110,6 +115,10 @@ class Limiter(Protocol):
         """Reserve all or nothing. Idempotent by `request_id`. Raises `gateway.errors.Unavailable` when it cannot be
         decided in time.
         """
+        ...
+
+    def refuses(self, limits: tuple[Limit, ...]) -> Decision | None:
+        """What `admit` would say to any request under these limits, where it is known without asking. Never waits."""
         ...
 
     def started(self, request_id: uuid.UUID) -> None:

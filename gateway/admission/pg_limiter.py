@@ -19,9 +19,10 @@ from gateway.admission import claims
 from gateway.admission.bucket import Level
 from gateway.admission.cap import AMOUNT_MAX
 from gateway.admission.claims import Claims, Verdict
+from gateway.admission.emptied import Emptied
 from gateway.admission.grace import Grace
 from gateway.admission.leases import LEASE_MS, Leases
-from gateway.admission.limiter import NOTHING, Decision, Demand, Used
+from gateway.admission.limiter import NOTHING, Decision, Demand, Limit, Used
 from gateway.admission.settling import Settling
 from gateway.db import pools
 from gateway.db.lanes import Lanes
@@ -71,7 +72,9 @@ class PgLimiter:
         self._settlements = Lanes(pool, 1)
         self._settling = Settling(self._settlements)
         self._leases = Leases(pool, gateway_id)
+        self._now_us = now_us
         self._grace = Grace(now_us, budget_s=budget_grace_s)
+        self._emptied = Emptied()
         self._gateways = 1
         self._upkeep_due = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -97,6 +100,9 @@ class PgLimiter:
     def in_grace(self) -> bool:
         """Whether Postgres is away and the local share decides."""
         return self._grace.active
+
+    def refuses(self, limits: tuple[Limit, ...]) -> Decision | None:
+        return None if self._grace.active else self._emptied.find(limits, self._now_us())
 
     async def admit(self, demand: Demand) -> Decision:
         """Raises Unavailable when Postgres does not answer in time, and while it is away for what a local share can
@@ -135,6 +141,8 @@ class PgLimiter:
             self._upkeep_due.set()
         if lease is None or lease.epoch is None:
             return
+        if used.tokens <= 0:
+            self._emptied.forget()  # it may give a request back
         done = self._settling.put(request_id, used)
         if not self._grace.active:
             await asyncio.wait([done], timeout=SETTLE_WAIT_S)
@@ -143,9 +151,12 @@ class PgLimiter:
         wanted = claims.of(demand)
         arguments = _arguments(demand, wanted, self._gateway_id)
         [row] = await self._admissions.fetch(_ADMIT, *arguments, timeout_s=ADMIT_TIMEOUT_S)
-        decision = claims.told(wanted, _verdict(row))
-        if decision.refused is None:
+        verdict = _verdict(row)
+        decision = claims.told(wanted, verdict)
+        if verdict.refused is None:
             self._leases.open(demand, row["epoch"])
+        elif verdict.refused < len(wanted.buckets):
+            self._emptied.note(wanted.buckets[verdict.refused], decision, self._now_us())
         return decision
 
     def _in_doubt(self, demand: Demand) -> None:

@@ -6,7 +6,7 @@ writes them: `850ms`, `6.5s`, `1m30s`.
 
 from typing import Final
 
-from gateway.admission.limiter import BUDGETS, Decision, Demand, LimitState, Metric
+from gateway.admission.limiter import BUDGETS, Decision, LimitState, Metric
 from gateway.errors import BudgetExhausted, GatewayError, RateLimited
 
 _NAMES: Final[dict[Metric, str]] = {
@@ -30,11 +30,10 @@ def headers(decision: Decision) -> dict[str, str]:
     return told
 
 
-def refusal(decision: Decision, demand: Demand) -> GatewayError:
-    """The error of a refused `decision`."""
+def refusal(decision: Decision, asked: int) -> GatewayError:
+    """The error of a refused `decision`; `asked` is how much of what refused was wanted."""
     state = decision.refused
     assert state is not None
-    asked = demand.amount(state.metric)
     numbers = f"Limit {state.limit}{_burst(state)}, used {state.used}, requested {asked}."
     if state.metric in BUDGETS:
         return BudgetExhausted(

@@ -103,7 +103,12 @@ async def _begin(
         services.metrics.client_retries.labels(visit.model).inc()
     visit.asked_s = monotonic()
     admitted = await services.admission.admit(
-        principal, visit.request_id, generation, wait_s=terms.patience_s, trace=visit.inference
+        principal,
+        visit.request_id,
+        generation,
+        wait_s=terms.patience_s,
+        trace=visit.inference,
+        check=lambda job, pool: services.dispatcher.check_load(job, pool, terms.after(monotonic() - visit.arrived_s)),
     )
     visit.admitted_s = monotonic()
     exchange = Exchange(

@@ -143,6 +143,10 @@ class Dispatcher:
         except BusError as error:
             raise Unavailable("NATS cannot be reached.") from error
 
+    def check_load(self, job: wire.Job, pool: str, terms: Terms) -> None:
+        """Refuses what `open` would refuse for load, before anything is reserved. Raises QueueFull, Unavailable."""
+        self.overload.check_load(job, pool, terms, self._clock.monotonic())
+
     @contextlib.asynccontextmanager
     async def open(self, job: wire.Job, *, pool: str, terms: Terms, run_s: float) -> AsyncGenerator[RequestStream]:
         """Publish a job, wait until a worker has accepted it, and yield its output. `terms` count from now.

@@ -37,9 +37,13 @@ class Overload:
 
     def check(self, job: wire.Job, pool: str, terms: Terms, now: float) -> None:
         """Before a job is published; it is in `queues` only after that. Raises QueueFull, Unavailable."""
+        self.check_load(job, pool, terms, now)
+        self._check_faults(job, pool, terms, now)  # last: who passes may be a probe, or have cost a retry
+
+    def check_load(self, job: wire.Job, pool: str, terms: Terms, now: float) -> None:
+        """That part of `check` which costs nothing when asked again. Raises QueueFull, Unavailable."""
         self._check_bounds(job, pool, terms, now)
         self._check_forecast(job, pool, terms, now)
-        self._check_faults(job, pool, terms, now)  # last: who passes may be a probe, or have cost a retry
 
     def late(self, job: wire.Job, pool: str, terms: Terms, now: float) -> GatewayError:
         """For a job that has waited as long as it may, and still counts as waiting."""

@@ -406,3 +406,25 @@ async def test_the_lock_order_is_the_key_order_whatever_the_mix(pool: asyncpg.Po
     levels = await pool.fetch("SELECT level FROM limiter_state")
     assert [record["level"] for record in levels] == [10**6 * UNITS] * 4
     assert await pool.fetchval("SELECT count(*) FROM inflight WHERE state <> 'settled'") == 0
+
+
+async def test_an_empty_bucket_of_requests_is_known_until_one_comes_back(pool: asyncpg.Pool) -> None:
+    limits = (limit("requests", 1, burst=2), limit("tokens", 1, burst=1_000))
+    first, second = demand(*limits), demand(*limits)
+    now_us = 0  # by which it remembers: Postgres' own clock runs
+    async with PgLimiter(pool, gateway_id="gw", now_us=lambda: now_us) as limiter:
+        assert limiter.refuses(limits) is None
+        await limiter.admit(first)
+        await limiter.admit(second)
+        assert limiter.refuses(limits) is None
+        refused = await limiter.admit(demand(*limits))
+        assert limiter.refuses(limits) == refused
+        limiter.started(first.request_id)
+        await settle(limiter, first.request_id, 5)
+        assert limiter.refuses(limits) == refused
+        await settle(limiter, second.request_id, 0)  # never started: its place comes back
+        assert limiter.refuses(limits) is None
+        assert (await limiter.admit(demand(*limits))).refused is None
+        await limiter.admit(demand(*limits))
+        now_us = 60_000_000
+        assert limiter.refuses(limits) is None

@@ -33,6 +33,7 @@ from gateway.errors import (
     RateLimited,
     Unavailable,
 )
+from shared import wire
 from shared.ids import uuid7
 from shared.trace import Off
 from tests.demands import KEY, MODEL, TENANT, again, demand, limit
@@ -154,8 +155,9 @@ async def test_whatever_limit_refuses(pool: asyncpg.Pool) -> None:
         ({"logit_bias": ((10**6, 1.0),)}, InvalidRequest),
         ({"max_tokens": 1, "min_tokens": 2}, InvalidRequest),
         ({}, Unavailable),
+        ({}, QueueFull),
     ],
-    ids=["model", "context", "token", "length", "no worker"],
+    ids=["model", "context", "token", "length", "no worker", "load"],
 )
 async def test_what_refuses_before_the_limits_never_asks_them(
     pool: asyncpg.Pool, wanted: dict[str, Any], refusal: type[GatewayError]
@@ -163,12 +165,18 @@ async def test_what_refuses_before_the_limits_never_asks_them(
     limiter, dispatcher = PgLimiter(pool, gateway_id="gw"), ScriptedDispatcher()
     if refusal is Unavailable:
         dispatcher.fleet.ready.clear()
+    elif refusal is QueueFull:
+        dispatcher.overloaded = QueueFull("full")
+
+    def check(job: wire.Job, pool: str) -> None:
+        dispatcher.check_load(job, pool, Terms(wait_s=1))
+
     generation = Generation(**({"model": MODEL_NAME, "prompts": ("hi",)} | wanted))
     caller = Caller(tenant_id=TENANT, key_id=KEY, limits=(limit("tokens", 1, burst=7_000), limit("concurrency", 9)))
     before = await everything(pool)
     async with scripted_services(ScriptedPrincipals(), limiter, dispatcher) as services:
         with pytest.raises(refusal):
-            await services.admission.admit(caller, uuid7(), generation, wait_s=1, trace=Off().begin(None))
+            await services.admission.admit(caller, uuid7(), generation, wait_s=1, trace=Off().begin(None), check=check)
     assert await everything(pool) == before
     assert not list(limiter._leases)
     assert not len(limiter._settling)
@@ -185,6 +193,7 @@ async def ask(limiter: PgLimiter, refuse: GatewayError, limits: tuple[Limit, ...
             Generation(model=MODEL_NAME, prompts=("hi",)),
             wait_s=1,
             trace=Off().begin(None),
+            check=lambda *_: None,
         )
         exchange = Exchange(
             admitted,

@@ -2,9 +2,7 @@ import pytest
 
 from gateway.admission import ratelimit
 from gateway.admission.limiter import Decision, LimitState, Metric
-from tests.demands import demand
 
-DEMAND = demand(tokens=80, cost_micro=7_000)
 TOKENS = LimitState(metric="tokens", limit=100, remaining=20, reset_ms=48_000)
 WIDER = LimitState(metric="tokens", limit=90, remaining=30, reset_ms=1)
 REQUESTS = LimitState(metric="requests", limit=60, remaining=59, reset_ms=1_000)
@@ -50,7 +48,7 @@ def test_without_buckets_there_is_nothing_to_tell() -> None:
 
 
 def test_a_refusal_names_the_limit_what_is_used_what_was_asked_and_the_wait() -> None:
-    error = ratelimit.refusal(Decision(refused=TOKENS, retry_after_ms=36_000, states=(TOKENS, REQUESTS)), DEMAND)
+    error = ratelimit.refusal(Decision(refused=TOKENS, retry_after_ms=36_000, states=(TOKENS, REQUESTS)), 80)
     assert (error.status, error.type, error.code) == (429, "tokens", "rate_limit_exceeded")
     assert (error.retry_after_ms, error.should_retry) == (36_000, True)
     assert "tokens per minute. Limit 100, used 80, requested 80. Try again in 36s." in error.message
@@ -60,21 +58,21 @@ def test_a_burst_is_told_where_it_is_not_the_limit() -> None:
     state = LimitState(metric="tokens", limit=100, burst=300, remaining=20, reset_ms=1)
     assert (
         "Limit 100 (burst 300), used 280, requested 80."
-        in ratelimit.refusal(Decision(refused=state, retry_after_ms=1), DEMAND).message
+        in ratelimit.refusal(Decision(refused=state, retry_after_ms=1), 80).message
     )
 
 
 @pytest.mark.parametrize(
-    ("metric", "kind", "numbers"),
+    ("metric", "kind", "asked", "numbers"),
     [
-        ("concurrency", "requests", "concurrent requests. Limit 3, used 3, requested 1."),
-        ("queued_requests", "requests", "queued requests. Limit 3, used 3, requested 1."),
-        ("queued_tokens", "tokens", "queued tokens. Limit 3, used 3, requested 80."),
+        ("concurrency", "requests", 1, "concurrent requests. Limit 3, used 3, requested 1."),
+        ("queued_requests", "requests", 1, "queued requests. Limit 3, used 3, requested 1."),
+        ("queued_tokens", "tokens", 80, "queued tokens. Limit 3, used 3, requested 80."),
     ],
 )
-def test_a_cap_that_is_full(metric: Metric, kind: str, numbers: str) -> None:
+def test_a_cap_that_is_full(metric: Metric, kind: str, asked: int, numbers: str) -> None:
     state = LimitState(metric=metric, limit=3, remaining=0)
-    error = ratelimit.refusal(Decision(refused=state, retry_after_ms=9_000, states=(state,)), DEMAND)
+    error = ratelimit.refusal(Decision(refused=state, retry_after_ms=9_000, states=(state,)), asked)
     assert (error.status, error.type, error.code, error.should_retry) == (429, kind, "rate_limit_exceeded", True)
     assert numbers in error.message
 
@@ -82,7 +80,7 @@ def test_a_cap_that_is_full(metric: Metric, kind: str, numbers: str) -> None:
 @pytest.mark.parametrize(("metric", "asked"), [("day_tokens", 80), ("month_cost", 7_000)])
 def test_a_budget_that_is_spent_is_no_matter_of_waiting(metric: Metric, asked: int) -> None:
     state = LimitState(metric=metric, limit=50, remaining=10)
-    error = ratelimit.refusal(Decision(refused=state, states=(state, TOKENS)), DEMAND)
+    error = ratelimit.refusal(Decision(refused=state, states=(state, TOKENS)), asked)
     assert (error.status, error.type, error.code) == (429, "insufficient_quota", "insufficient_quota")
     assert (error.retry_after_ms, error.should_retry) == (None, False)
     assert f"Limit 50, used 40, requested {asked}." in error.message
@@ -90,6 +88,6 @@ def test_a_budget_that_is_spent_is_no_matter_of_waiting(metric: Metric, asked: i
 
 
 def test_what_can_never_pass_must_not_be_retried() -> None:
-    error = ratelimit.refusal(Decision(refused=TOKENS), DEMAND)
+    error = ratelimit.refusal(Decision(refused=TOKENS), 101)
     assert error.should_retry is False
     assert "never" in error.message
