@@ -4,6 +4,7 @@
 import paths, never as imports. An expected fault ends with one sentence on stderr and exit status 1.
 """
 
+import os
 import sys
 from importlib.metadata import version
 
@@ -42,7 +43,12 @@ app.command("cli.doctor:doctor", help="Check what this machine offers.")
 def main(tokens: list[str] | None = None) -> None:
     """The entry point of the console script; `tokens` are its arguments where they do not come from the shell."""
     try:
-        sys.exit(app(sys.argv[1:] if tokens is None else tokens))
+        try:
+            sys.exit(app(sys.argv[1:] if tokens is None else tokens))
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # `| head` has read enough; nothing more is for it, at the end of the program neither
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (CommandError, SettingsError) as error:
         print(f"forebay: {error}", file=sys.stderr)
         sys.exit(1)

@@ -15,7 +15,7 @@ from gateway import headers
 from gateway.api import patience, tracing
 from gateway.api.requestid import request_id
 from gateway.auth import keys
-from gateway.errors import GatewayError
+from gateway.errors import ClientGone, GatewayError
 from shared import log
 
 logger = log.get("gateway.api")
@@ -55,7 +55,9 @@ def outcome(error: BaseException) -> str:
 
 
 def on_gateway_error(_: Request[Any, Any, Any], error: GatewayError) -> Response[bytes]:
-    return Response(encode(error), status_code=error.status, media_type="application/json", headers=_headers(error))
+    # Whoever sent a body that breaks off may still be reading, and 499 is no status of HTTP's.
+    status = 400 if isinstance(error, ClientGone) else error.status
+    return Response(encode(error), status_code=status, media_type="application/json", headers=_headers(error))
 
 
 def on_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:

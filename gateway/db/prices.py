@@ -20,6 +20,7 @@ from gateway.db.catalogue.transaction import Database, connected, transaction
 from gateway.db.tables import models, plans, prices
 from shared.ids import uuid7
 
+_HELD = "a price that has held cannot be changed for the past: bills were made by it"
 UPM_MAX = 10**12  # the upper bound of `prices`
 
 
@@ -85,6 +86,8 @@ async def set_price(
         whose, model_id, plan_id = await _whose(connection, model, plan)
         now = await _now(connection)
         since = since or now
+        if since < now and plan_id is not None:
+            await _check_nobody_was_billed(connection, model_id, since, now)
         current = await _at(connection, whose, since)
         if current is None:
             following = select(func.min(prices.c.valid_from)).where(whose, prices.c.valid_from > since)
@@ -144,9 +147,19 @@ async def _at(connection: AsyncConnection, whose: ColumnElement[bool], moment: d
     return (await connection.execute(select(prices).where(whose, prices.c.valid_from <= moment, holds))).one_or_none()
 
 
+async def _check_nobody_was_billed(
+    connection: AsyncConnection, model_id: uuid.UUID, since: datetime, until: datetime
+) -> None:
+    """A plan without its own price was billed by the one for all plans. Raises Refused."""
+    for_all = (prices.c.model_id == model_id) & prices.c.plan_id.is_(None)
+    held = (prices.c.valid_from < until) & (prices.c.valid_to.is_(None) | (prices.c.valid_to > since))
+    if (await connection.execute(select(prices.c.id).where(for_all & held).limit(1))).first():
+        raise Refused(_HELD)
+
+
 async def _end(connection: AsyncConnection, price: Any, *, at: datetime, now: datetime) -> None:
     if at < now:
-        raise Refused("a price that has held cannot be changed for the past: bills were made by it")
+        raise Refused(_HELD)
     if price.valid_from == at:
         raise Refused("a price that begins at that moment is there already")
     await connection.execute(update(prices).where(prices.c.id == price.id).values(valid_to=at))

@@ -121,6 +121,13 @@ async def test_a_body_that_never_ends(gateway: ScriptedGateway) -> None:
     assert gateway.outcomes() == {"request_timeout": 1}
 
 
+async def test_a_body_that_breaks_off_is_answered_by_a_status_of_http(gateway: ScriptedGateway) -> None:
+    head = f"POST {CHAT} HTTP/1.1\nHost: x\nAuthorization: Bearer {KEY}\nTransfer-Encoding: chunked"
+    answer = await raw(gateway, head, b"no length\r\n")
+    assert b" 400 " in answer.split(b"\r\n")[0]
+    assert gateway.outcomes() == {"client_closed_request": 1}
+
+
 async def test_a_client_that_leaves_within_its_body(gateway: ScriptedGateway) -> None:
     _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
     writer.write(

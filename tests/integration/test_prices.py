@@ -64,11 +64,13 @@ async def test_a_price_holds_until_the_next_and_history_stays(connection: AsyncC
 
 
 async def test_only_where_no_price_was_may_one_begin_in_the_past(connection: AsyncConnection) -> None:
+    await prices.set_price(connection, "m", terms(9), plan="economy", since=at("2025-01-01"))
     first = await prices.set_price(connection, "m", terms(1))
     early = await prices.set_price(connection, "m", terms(2), since=at("2026-01-01"))
     assert early.valid_to == first.valid_from
     for change in (
         prices.set_price(connection, "m", terms(3), since=at("2026-02-01")),
+        prices.set_price(connection, "m", terms(3), plan="standard", since=at("2026-02-01")),
         prices.end_price(connection, "m", at=at("2026-02-01")),
         prices.set_price(connection, "m", terms(3), since=early.valid_from),
     ):

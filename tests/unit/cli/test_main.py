@@ -97,3 +97,16 @@ def test_a_url_that_is_none_is_told_without_its_password(
     message = capsys.readouterr().err
     assert "FOREBAY_POSTGRES_URL is not of the form" in message
     assert "hunter2" not in message
+
+
+PRINTS = "from cli import main; main.app = lambda _: print('row'); main.main([])"
+
+
+def test_whoever_has_read_enough_gets_no_fault() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-c", PRINTS], stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
