@@ -42,8 +42,9 @@ class BlockPool:
         at = max(len(self._unused) - count, 0)
         taken = self._unused[at:] + evicted
         del self._unused[at:]
-        assert not self.counts[taken].any()
-        self.counts[taken] = 1
+        for block in taken:  # mostly one, and an array's own ways of doing it cost as much as forty of these turns
+            assert self.counts[block] == 0
+            self.counts[block] = 1
         return taken
 
     def share(self, blocks: Sequence[int]) -> None:

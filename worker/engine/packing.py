@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from worker.engine.batch import Batch
+from worker.engine.batch import Batch, SampleParams
 from worker.engine.schedule import Schedule
 from worker.engine.sequence import Sequence
 
@@ -16,13 +16,14 @@ def pack(schedule: Schedule, tables: NDArray[np.int32], block_size: int) -> tupl
     decodes = len(schedule.decodes)
     ids = [sequence.tokens[-1] for sequence in schedule.decodes]
     sample_rows = list(range(decodes))
-    sampled = schedule.decodes[:]
-    for sequence, tokens in schedule.chunks:
+    members = list(range(decodes))  # [samples] whose each is
+    for member, (sequence, tokens) in enumerate(schedule.chunks, start=decodes):
         end = sequence.num_computed + tokens
         ids += sequence.tokens[sequence.num_computed : end]
         if end == len(sequence.tokens):
             sample_rows.append(len(ids) - 1)
-            sampled.append(sequence)
+            members.append(member)
+    sampled = [sequences[member] for member in members]
 
     computed = np.array([sequence.num_computed for sequence in sequences], dtype=np.int64)
     counts = np.ones(len(sequences), dtype=np.int64)
@@ -45,6 +46,8 @@ def pack(schedule: Schedule, tables: NDArray[np.int32], block_size: int) -> tupl
         context_lens=context_lens,
         block_tables=block_tables,
         sample_rows=np.array(sample_rows, dtype=np.int64),
-        samples=[sequence.next_sample() for sequence in sampled],
+        samples=SampleParams.of_rows(
+            context_lens[members].tolist(), [sequence.manner or sequence.next_manner() for sequence in sampled]
+        ),
     )
     return batch, sampled
