@@ -146,7 +146,7 @@ class Engine:
 
     def check_integrity(self) -> None:
         """Asserts that no block and no sequence is lost. Holds between any two calls; walks over all that is cached."""
-        self._scheduler.check_integrity(in_flight=bool(self._flights))
+        self._scheduler.check_integrity()
         unfinished = sum(live.unfinished for live in self._live.values())
         scheduler = self._scheduler
         assert unfinished == len(scheduler.running) + len(scheduler.waiting) + scheduler.held_count
@@ -209,7 +209,7 @@ class Engine:
         members = plan.sequences()
         if not members:
             return False
-        batch, sampled = pack(plan, self._scheduler.tables.matrix, self._config.block_size)
+        batch, sampled = pack(plan, self._scheduler.tables, self._config.block_size)
         result.sequences, result.tokens = len(members), len(batch.ids)
         result.work = plan.work()
         self._charge(plan)

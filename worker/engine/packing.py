@@ -1,16 +1,16 @@
 """A schedule as the arrays that a runner takes. Sequences are packed one after the other, without padding."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from worker.engine.batch import Batch, SampleParams
+from worker.engine.blocks import BlockTables
 from worker.engine.schedule import Schedule
 from worker.engine.sequence import Sequence
 
 
-def pack(schedule: Schedule, tables: NDArray[np.int32], block_size: int) -> tuple[Batch, list[Sequence]]:
+def pack(schedule: Schedule, tables: BlockTables, block_size: int) -> tuple[Batch, list[Sequence]]:
     """The batch, and the sequences of its samples in their order: those whose gap this step closes. What a chunk that
-    ends before its prompt does would predict is known already. `tables` are [rows, blocks], of `BlockTables`.
+    ends before its prompt does would predict is known already.
     """
     sequences = schedule.sequences()
     decodes = len(schedule.decodes)
@@ -25,14 +25,13 @@ def pack(schedule: Schedule, tables: NDArray[np.int32], block_size: int) -> tupl
             members.append(member)
     sampled = [sequences[member] for member in members]
 
-    computed = np.array([sequence.num_computed for sequence in sequences], dtype=np.int64)
-    counts = np.ones(len(sequences), dtype=np.int64)
-    counts[decodes:] = [tokens for _, tokens in schedule.chunks]
+    rows, counts = schedule.rows(), schedule.counts()
+    computed = tables.computed[rows]
     query_start = np.zeros(len(sequences) + 1, dtype=np.int32)
     np.cumsum(counts, out=query_start[1:])
     context_lens = (computed + counts).astype(np.int32)
     block_counts = -(-context_lens // block_size)
-    block_tables = tables[[sequence.table.row for sequence in sequences], : block_counts.max()]
+    block_tables = tables.matrix[rows, : block_counts.max()]
     for row in range(decodes, len(sequences)):
         block_tables[row, block_counts[row] :] = 0  # held already, but nothing of it is read yet
     member = np.repeat(np.arange(len(sequences)), counts)  # [tokens] whose token it is

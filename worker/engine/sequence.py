@@ -57,8 +57,6 @@ class Sequence:
     status: Status = Status.WAITING
     rank: int = 0  # while it runs: the tier that it runs as, its own or, on the floor share, the most urgent
     turn: int = 0  # while it runs: unique, in the order of admission
-    num_computed: int = 0
-    publish_at: int = 0  # while it runs: with so many computed tokens the prefix cache learns of another block
     preemptions: int = 0
 
     @property
@@ -68,6 +66,10 @@ class Sequence:
     @property
     def tenant(self) -> str:
         return self.account.tenant
+
+    @property
+    def num_computed(self) -> int:
+        return self.table.computed
 
     @property
     def gap(self) -> int:
