@@ -43,15 +43,15 @@ def _wide(rows: int) -> Tensor:
 
 
 def _greedy(row: int) -> SampleParams:
-    return SampleParams(0.0, 1.0, row, 0, 7)
+    return SampleParams(7, 0.0, 1.0, row, 0)
 
 
 def _sampled(row: int) -> SampleParams:
-    return SampleParams(1.0, 1.0, row, 0, 7)
+    return SampleParams(7, 1.0, 1.0, row, 0)
 
 
 def _top_p(row: int) -> SampleParams:
-    return SampleParams(0.8, 0.9, row, 0, 7)
+    return SampleParams(7, 0.8, 0.9, row, 0)
 
 
 def _everything(row: int) -> SampleParams:
@@ -59,7 +59,7 @@ def _everything(row: int) -> SampleParams:
     seen = TokenCounts(torch.randint(VOCAB, (PROMPT,), generator=generator).tolist())
     seen.add(torch.randint(VOCAB, (OUTPUT,), generator=generator).tolist())
     bias = LogitBias.of([(5, 1.0), (6, -2.0)])
-    return SampleParams(0.8, 0.9, row, 0, 7, bias, 5, 50, 0.01, 1.1, 0.5, 0.5, seen, frozenset({0, 2}))
+    return SampleParams(7, 0.8, 0.9, row, 0, bias, 5, 50, 0.01, 1.1, 0.5, 0.5, seen, frozenset({0, 2}))
 
 
 class Case(NamedTuple):

@@ -1,11 +1,13 @@
 """Engines on a fake runner, driven for what `bench.scheduler` reports."""
 
+import gc
 import random
 import time
 from dataclasses import dataclass
 
 from bench.percentiles import Spread, spread
 from bench.record import Row
+from worker.app import COLLECT_EVERY
 from worker.engine.batch import Batch, Sampled
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
@@ -85,6 +87,8 @@ def overhead(running: int, waiting: int, *, steps: int) -> Overhead:
     while engine.step().tokens != running:
         pass
     times_ms: list[float] = []
+    gc.freeze()
+    gc.set_threshold(*COLLECT_EVERY)  # both as in a worker
     for _ in range(steps):
         start, before_s = time.perf_counter(), runner.spent_s
         step = engine.step()

@@ -37,6 +37,7 @@ from worker.ops import serving
 from worker.settings import WorkerSettings
 
 SWITCH_INTERVAL_S: Final = 0.0005  # the engine's thread gives the event loop its turn ten times as often as by default
+COLLECT_EVERY: Final = (20_000, 50, 100)  # by default every step with hundreds of sequences looks for garbage
 FAKE_WORDS_MAX: Final = 512
 PROGRESS_STEP: Final = 0.25
 CPU_PACE: Final = 4.0  # typical gaps: at p99 they then stay within three medians over HTTP (docs/log.md)
@@ -76,6 +77,7 @@ def run(settings: WorkerSettings) -> None:
                 metrics.watch(links[0])
                 gc.collect()
                 gc.freeze()  # the model lives as long as the process: later collections need not look at it
+                gc.set_threshold(*COLLECT_EVERY)
                 asyncio.run(serve(links[0], settings.drain_s))
             finally:
                 runner.close()

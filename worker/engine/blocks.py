@@ -42,8 +42,9 @@ class BlockPool:
         at = max(len(self._unused) - count, 0)
         taken = self._unused[at:] + evicted
         del self._unused[at:]
-        assert not self.counts[taken].any()
-        self.counts[taken] = 1
+        for block in taken:  # mostly one, and an array's own ways of doing it cost as much as forty of these turns
+            assert self.counts[block] == 0
+            self.counts[block] = 1
         return taken
 
     def share(self, blocks: Sequence[int]) -> None:
@@ -97,12 +98,23 @@ class BlockPool:
 class BlockTable:
     """The blocks of one running sequence: token `i` lies in block `ids[i // block_size]`."""
 
-    __slots__ = ("_array", "count", "row")
+    __slots__ = ("_array", "_computed", "count", "row")
 
-    def __init__(self, row: int, array: NDArray[np.int32]) -> None:
+    def __init__(self, row: int, array: NDArray[np.int32], computed: NDArray[np.int64]) -> None:
         self.row = row
         self._array = array
+        self._computed = computed
         self.count = 0
+
+    @property
+    def computed(self) -> int:
+        """Tokens whose K and V are in the blocks."""
+        return int(self._computed[self.row])
+
+    @computed.setter
+    def computed(self, tokens: int) -> None:
+        assert self.row >= 0
+        self._computed[self.row] = tokens
 
     @property
     def ids(self) -> NDArray[np.int32]:
@@ -121,20 +133,21 @@ class BlockTables:
 
     def __init__(self, rows: int, width: int) -> None:
         self.matrix: NDArray[np.int32] = np.zeros((rows, width), dtype=np.int32)  # [rows, blocks]
+        self.computed: NDArray[np.int64] = np.zeros(rows, dtype=np.int64)  # [rows] as in `BlockTable`
         self._unused = list(range(rows - 1, -1, -1))
 
     def take(self) -> BlockTable:
         """An empty table. There is one while fewer than `rows` are taken."""
         row = self._unused.pop()
-        return BlockTable(row, self.matrix[row])
+        return BlockTable(row, self.matrix[row], self.computed)
 
     def give_back(self, table: BlockTable) -> NDArray[np.int32]:
         """The table is empty and nobody's again. Its blocks, which the pool has still counted as held."""
         blocks = table.ids.copy()
         self.matrix[table.row, : table.count] = NULL_BLOCK
-        table.count = 0
+        table.count = table.computed = 0
         self._unused.append(table.row)
         return blocks
 
 
-NO_TABLE = BlockTable(-1, _NO_BLOCKS)  # of a sequence that does not run
+NO_TABLE = BlockTable(-1, _NO_BLOCKS, np.zeros(1, dtype=np.int64))  # of a sequence that does not run

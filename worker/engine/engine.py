@@ -146,7 +146,7 @@ class Engine:
 
     def check_integrity(self) -> None:
         """Asserts that no block and no sequence is lost. Holds between any two calls; walks over all that is cached."""
-        self._scheduler.check_integrity(in_flight=bool(self._flights))
+        self._scheduler.check_integrity()
         unfinished = sum(live.unfinished for live in self._live.values())
         scheduler = self._scheduler
         assert unfinished == len(scheduler.running) + len(scheduler.waiting) + scheduler.held_count
@@ -211,7 +211,7 @@ class Engine:
         members = plan.sequences()
         if not members:
             return False
-        batch, sampled = pack(plan, self._scheduler.tables.matrix, self._config.block_size)
+        batch, sampled = pack(plan, self._scheduler.tables, self._config.block_size)
         result.sequences, result.tokens = len(members), len(batch.ids)
         result.work = plan.work()
         self._charge(plan)
@@ -261,25 +261,29 @@ class Engine:
             prompt = self._live[sequence.request].prompt_of(sequence)
             inputs[sequence.account] += prompt.computed(sequence.num_computed, end)
             outputs[sequence.account] += end == len(sequence.tokens)
-        for account in inputs.keys() | outputs.keys():
-            self._service.charge(
-                account.tier, account.tenant, input_tokens=inputs[account], output_tokens=outputs[account]
-            )
+        worth = self._service.worth
+        self._service.charge_all(
+            (account.tier, account.tenant, worth(input_tokens=inputs[account], output_tokens=outputs[account]))
+            for account in inputs.keys() | outputs.keys()
+        )
 
     def _apply(self, flight: Flight, sampled: Sampled, result: StepResult) -> None:
-        for (sequence, position), token, logprobs in zip(flight.rows(), sampled.ids, sampled.logprobs, strict=True):
-            if sequence.status is Status.FINISHED:
+        finished = Status.FINISHED  # an attribute of an enum costs as much as a call
+        said = len(result.chunks)
+        places = flight.sampled, flight.batch.samples
+        for sequence, params, token, logprobs in zip(*places, sampled.ids, sampled.logprobs, strict=True):
+            if sequence.status is finished:
                 continue  # with the step before, or its request has left or failed
             try:
-                chunk = self._accept(sequence, position, token, logprobs)
+                chunk = self._accept(sequence, params.position, token, logprobs)
             except Exception as error:  # noqa: BLE001 - it ends this request alone
                 result.failure = error
                 self._fail(sequence.request, "The engine failed while it processed this request.", result)
                 continue
-            self._generated_tokens += 1
             result.chunks.append(chunk)
             if chunk.finish is not None:
                 self._finish(sequence, result)
+        self._generated_tokens += len(result.chunks) - said
 
     def _accept(self, sequence: Sequence, position: int, token: int, logprobs: TokenLogprobs | None) -> ChoiceChunk:
         """A token of a sequence is known: its text, and whether it is the last."""

@@ -3,7 +3,6 @@
 Knows neither runner nor scheduler. Invariant: a flight is landed exactly once, in the order of submission.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from worker.engine.batch import Batch, Sampled
@@ -28,10 +27,6 @@ class Flight:
     batch: Batch
     sampled: list[Sequence]  # of each entry of `batch.samples`
     step: PendingStep
-
-    def rows(self) -> Iterator[tuple[Sequence, int]]:
-        """Each sampled sequence, and the place in its tokens of what is sampled."""
-        return zip(self.sampled, (params.position for params in self.batch.samples), strict=True)
 
     def result(self) -> Sampled:
         """Waits. Raises what the runner raised, with the size of the step."""

@@ -1,38 +1,37 @@
 """A schedule as the arrays that a runner takes. Sequences are packed one after the other, without padding."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-from worker.engine.batch import Batch
+from worker.engine.batch import Batch, SampleParams
+from worker.engine.blocks import BlockTables
 from worker.engine.schedule import Schedule
 from worker.engine.sequence import Sequence
 
 
-def pack(schedule: Schedule, tables: NDArray[np.int32], block_size: int) -> tuple[Batch, list[Sequence]]:
+def pack(schedule: Schedule, tables: BlockTables, block_size: int) -> tuple[Batch, list[Sequence]]:
     """The batch, and the sequences of its samples in their order: those whose gap this step closes. What a chunk that
-    ends before its prompt does would predict is known already. `tables` are [rows, blocks], of `BlockTables`.
+    ends before its prompt does would predict is known already.
     """
     sequences = schedule.sequences()
     decodes = len(schedule.decodes)
     ids = [sequence.tokens[-1] for sequence in schedule.decodes]
     sample_rows = list(range(decodes))
-    sampled = schedule.decodes[:]
-    for sequence, tokens in schedule.chunks:
+    members = list(range(decodes))  # [samples] whose each is
+    for member, (sequence, tokens) in enumerate(schedule.chunks, start=decodes):
         end = sequence.num_computed + tokens
         ids += sequence.tokens[sequence.num_computed : end]
         if end == len(sequence.tokens):
             sample_rows.append(len(ids) - 1)
-            sampled.append(sequence)
+            members.append(member)
+    sampled = [sequences[member] for member in members]
 
-    computed = np.array([sequence.num_computed for sequence in sequences], dtype=np.int64)
-    counts = np.ones(len(sequences), dtype=np.int64)
-    counts[decodes:] = [tokens for _, tokens in schedule.chunks]
+    rows, counts = schedule.rows(), schedule.counts()
+    computed = tables.computed[rows]
     query_start = np.zeros(len(sequences) + 1, dtype=np.int32)
     np.cumsum(counts, out=query_start[1:])
     context_lens = (computed + counts).astype(np.int32)
     block_counts = -(-context_lens // block_size)
-    rows = np.array([sequence.table.row for sequence in sequences], dtype=np.int32)
-    block_tables = tables[rows, : block_counts.max()]
+    block_tables = tables.matrix[rows, : block_counts.max()]
     for row in range(decodes, len(sequences)):
         block_tables[row, block_counts[row] :] = 0  # held already, but nothing of it is read yet
     member = np.repeat(np.arange(len(sequences)), counts)  # [tokens] whose token it is
@@ -45,8 +44,10 @@ def pack(schedule: Schedule, tables: NDArray[np.int32], block_size: int) -> tupl
         query_start=query_start,
         context_lens=context_lens,
         block_tables=block_tables,
-        rows=rows,
+        rows=rows.astype(np.int32),
         sample_rows=np.array(sample_rows, dtype=np.int64),
-        samples=[sequence.next_sample() for sequence in sampled],
+        samples=SampleParams.of_rows(
+            context_lens[members].tolist(), [sequence.manner or sequence.next_manner() for sequence in sampled]
+        ),
     )
     return batch, sampled

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from worker.engine.pace import TOKENS_LEAST, Pace, Work
 from worker.engine.sequence import Sequence, Status
 
@@ -28,10 +31,20 @@ class Schedule:
     chunks: list[Chunk]  # of prompts, or of what is computed again
     admitted: list[Sequence]  # in this step, each with a share of it
     preempted: int
-    ends: list[int] = field(default_factory=list[int])  # once launched: what each sequence has computed after it
+    ends: list[int] = field(default_factory=list[int])  # once launched: what each of the sequences has computed then
 
     def sequences(self) -> list[Sequence]:
         return [*self.decodes, *(chunk.sequence for chunk in self.chunks)]
+
+    def rows(self) -> NDArray[np.int64]:
+        """[sequences] of the block tables."""
+        return np.array([sequence.table.row for sequence in self.sequences()], dtype=np.int64)
+
+    def counts(self) -> NDArray[np.int64]:
+        """[sequences] tokens in this step."""
+        counts = np.ones(len(self.decodes) + len(self.chunks), dtype=np.int64)
+        counts[len(self.decodes) :] = [chunk.tokens for chunk in self.chunks]
+        return counts
 
     def work(self) -> Work:
         work = Work(len(self.decodes))
@@ -50,25 +63,27 @@ class Schedule:
 
 
 class Draft:
-    """A step as it takes shape, from the sequences that run."""
+    """A step as it takes shape, from the sequences that run: those that decode, and the others."""
 
-    def __init__(self, budget: int, beside_decodes: int, running: Iterable[Sequence], pace: Pace | None = None) -> None:
+    def __init__(
+        self,
+        budget: int,
+        beside_decodes: int,
+        *,
+        decodes: list[Sequence],
+        prompts: Iterable[Sequence],
+        pace: Pace | None = None,
+    ) -> None:
         self._budget = budget
         self._beside_decodes = beside_decodes
         self._pace = pace
-        self._decodes: list[Sequence] = []
+        self._decodes = decodes
         self._others: list[Sequence] = []
         self._wanted = Counter[int]()  # tokens that the others lack, by rank
         self._wanted_s = defaultdict[int, float](float)  # what these would take; only if there is a pace
         self.admitted: list[Sequence] = []
-        for sequence in running:
-            if len(sequence.tokens) >= sequence.tokens_max:
-                continue
-            # As `_take` does, without two calls for each of hundreds.
-            if sequence.num_computed == len(sequence.tokens) - 1 >= sequence.prompt_len:
-                self._decodes.append(sequence)
-            else:
-                self._take(sequence)
+        for sequence in prompts:
+            self._take(sequence)
 
     def has_room(self, rank: int) -> bool:
         """Whether anything is left for one more of this rank, after the decodes and all others not less urgent."""
@@ -79,7 +94,10 @@ class Draft:
 
     def admit(self, sequence: Sequence) -> None:
         self.admitted.append(sequence)
-        self._take(sequence)
+        if sequence.decodes:
+            self._decodes.append(sequence)
+        else:
+            self._take(sequence)
 
     def finish(self, preempted: int) -> Schedule:
         """The step, without those that were preempted meanwhile."""
@@ -112,9 +130,6 @@ class Draft:
         return self._pace.spare_s(len(self._decodes)) if self._pace is not None and self._decodes else None
 
     def _take(self, sequence: Sequence) -> None:
-        if sequence.decodes:
-            self._decodes.append(sequence)
-            return
         self._others.append(sequence)
         self._wanted[sequence.rank] += sequence.gap
         if self._pace is not None:

@@ -39,6 +39,7 @@ from worker.engine.config import EngineConfig
 from worker.engine.pace import Pace, Work
 from worker.engine.queue import WaitingQueue
 from worker.engine.results import TierLoad
+from worker.engine.rows import Rows
 from worker.engine.schedule import Draft, Schedule
 from worker.engine.sequence import Sequence, Status
 from worker.engine.service import Service
@@ -62,8 +63,13 @@ class Scheduler:
         self._held_blocks = Counter[int]()  # that they will not share, by tier
         self._ranks = Counter[int]()  # running sequences by rank
         self.running: dict[Sequence, None] = {}  # in the order of admission
-        self.tables = BlockTables(config.sequences_max, min(self._blocks_for(config.context_length), pool.usable))
+        blocks = min(self._blocks_for(config.context_length), pool.usable)
+        self._rows = Rows(config.sequences_max, blocks, config.block_size)
         self.waiting = WaitingQueue(service)
+
+    @property
+    def tables(self) -> BlockTables:
+        return self._rows.tables
 
     @property
     def held_count(self) -> int:
@@ -90,7 +96,13 @@ class Scheduler:
         preempted = self._grow_running()
         on_floor = self._hurry_owed()
         config = self._config
-        draft = Draft(config.tokens_per_step, config.tokens_beside_decodes, self.running, self._pace)
+        draft = Draft(
+            config.tokens_per_step,
+            config.tokens_beside_decodes,
+            decodes=self._rows.decodes(),
+            prompts=self._rows.prompts,
+            pace=self._pace,
+        )
         preempted = self._admit(draft, preempted, on_floor=on_floor)
         schedule = draft.finish(preempted)
         assert schedule.decodes or schedule.chunks or self._waits_for_flight(), "there is work, and none can be done"
@@ -98,20 +110,20 @@ class Scheduler:
 
     def launch(self, schedule: Schedule) -> None:
         """The step is on its way: what it computes counts as computed for the next one."""
-        for sequence in schedule.decodes:
-            sequence.num_computed += 1
-        for sequence, tokens in schedule.chunks:
-            sequence.num_computed += tokens
-        schedule.ends = [sequence.num_computed for sequence in schedule.sequences()]
+        schedule.ends = self._rows.launch(schedule.rows(), schedule.counts()).tolist()
 
     def advance(self, schedule: Schedule) -> None:
         """The step has succeeded: others may find what it computed, as far as who computed it still holds it."""
-        for sequence, end in zip(schedule.sequences(), schedule.ends, strict=True):
-            if end >= sequence.publish_at and sequence.status is Status.RUNNING:
-                self._publish(sequence, end)
-        for (sequence, _), end in zip(schedule.chunks, schedule.ends[len(schedule.decodes) :], strict=True):
-            if end >= sequence.prompt_len and sequence.status is Status.RUNNING:
-                self._let_followers_go(sequence)
+        decodes, block_size = len(schedule.decodes), self._block_size
+        for place in [place for place, end in enumerate(schedule.ends[:decodes]) if end % block_size == 0]:
+            sequence, end = schedule.decodes[place], schedule.ends[place]
+            if sequence.status is Status.RUNNING:
+                self._publish(sequence, end - 1, end)
+        for (sequence, tokens), end in zip(schedule.chunks, schedule.ends[decodes:], strict=True):
+            if sequence.status is Status.RUNNING:
+                self._publish(sequence, end - tokens, end)
+                if end >= sequence.prompt_len:
+                    self._let_followers_go(sequence)
 
     def took(self, work: Work, seconds: float) -> None:
         """What a step of this work has taken: the next ones are planned by it, if there is a pace."""
@@ -157,14 +169,14 @@ class Scheduler:
         assert not self._ranks
         self._pool.check_idle()
 
-    def check_integrity(self, *, in_flight: bool = False) -> None:
+    def check_integrity(self) -> None:
         """Asserts the invariants. Holds between any two calls."""
         waiting = self.waiting.sequences()
         assert len(waiting) == len(self.waiting)
         assert all(sequence.status is Status.RUNNING for sequence in self.running)
         assert all(sequence.status is Status.WAITING for sequence in waiting)
         assert all(sequence.table is NO_TABLE for sequence in waiting), "a waiting sequence holds blocks"
-        assert NO_TABLE.count == 0
+        assert NO_TABLE.count == NO_TABLE.computed == 0
         assert all(leader.status in {Status.WAITING, Status.RUNNING} for leader in self._followers)
         assert len(self.running) <= self._config.sequences_max
         assert self._ranks == Counter(sequence.rank for sequence in self.running)
@@ -172,8 +184,8 @@ class Scheduler:
             assert 0 <= sequence.num_computed < len(sequence.tokens)
             assert sequence.table.count >= self._blocks_for(sequence.num_computed)
             full = sequence.num_computed // self._block_size
-            assert in_flight or sequence.num_computed < sequence.publish_at
             assert (self._pool.counts[sequence.table.ids[full:]] == 1).all(), "a block that is not full is shared"
+        self._rows.check_integrity(self.running)
         self._pool.check_integrity(sequence.table for sequence in self.running)
 
     def _held_alone(self, rank: int) -> int:
@@ -211,9 +223,8 @@ class Scheduler:
 
     def _grow_running(self) -> int:
         """Give each running sequence the blocks of all its tokens. How many were preempted for it."""
-        growing = [seq for seq in self.running if seq.table.count * self._block_size < len(seq.tokens) < seq.tokens_max]
         preempted = 0
-        for sequence in sorted(growing, key=_by_rank):
+        for sequence in sorted(self._rows.growing(), key=_by_rank):
             # A victim of this loop waits by now, and asks for nothing.
             while sequence.status is Status.RUNNING:
                 blocks = self._pool.allocate(self._blocks_for(len(sequence.tokens)) - sequence.table.count)
@@ -230,7 +241,7 @@ class Scheduler:
         owed = {rank for rank in self._ranks if rank > _MOST_URGENT and self._service.owed(rank)}
         if not owed:
             return False
-        unfinished = [sequence for sequence in self.running if not sequence.decodes]
+        unfinished = list(self._rows.prompts)
         owed -= {sequence.tier for sequence in unfinished if sequence.rank != sequence.tier}
         hurried = {sequence.rank: sequence for sequence in reversed(unfinished) if sequence.rank in owed}
         for sequence in hurried.values():
@@ -239,19 +250,18 @@ class Scheduler:
             self._ranks[_MOST_URGENT] += 1
         return bool(hurried)
 
-    def _publish(self, sequence: Sequence, computed: int) -> None:
-        start, end = sequence.publish_at // self._block_size - 1, computed // self._block_size
+    def _publish(self, sequence: Sequence, before: int, computed: int) -> None:
+        """The blocks that the tokens between have filled."""
+        start, end = before // self._block_size, computed // self._block_size
         names = sequence.chain.names(sequence.tokens, end)[start:]
         blocks: list[int] = sequence.table.ids[start:end].tolist()
         for name, block in zip(names, blocks, strict=True):
             self._pool.cache.publish(name, block)
-        sequence.publish_at = (end + 1) * self._block_size
 
     def _stop(self, sequence: Sequence) -> None:
         del self.running[sequence]
         self._leave_rank(sequence)
-        self._pool.release(self.tables.give_back(sequence.table))
-        sequence.table = NO_TABLE
+        self._pool.release(self._rows.stop(sequence))
 
     def _leave_rank(self, sequence: Sequence) -> None:
         self._ranks[sequence.rank] -= 1
@@ -260,7 +270,6 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         self._stop(sequence)
-        sequence.num_computed = 0
         sequence.preemptions += 1
         sequence.status = Status.WAITING
         self.waiting.add(sequence)
@@ -341,10 +350,7 @@ class Scheduler:
         self._pool.share(want.cached)
         fresh = self._pool.allocate(want.fresh)
         assert fresh is not None
-        sequence.table = self.tables.take()
-        sequence.table.extend(want.cached + fresh)
-        sequence.num_computed = len(want.cached) * self._block_size
-        sequence.publish_at = sequence.num_computed + self._block_size
+        self._rows.start(sequence, want.cached, fresh)
         sequence.rank = rank
         self._turns += 1
         sequence.turn = self._turns

@@ -12,7 +12,7 @@ part.
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from worker.engine.batch import SampleParams
+from worker.engine.batch import Manner
 from worker.engine.blocks import NO_TABLE, BlockTable
 from worker.engine.detokenize import Detokenizer
 from worker.engine.prefix import Chain
@@ -53,11 +53,10 @@ class Sequence:
     ends: frozenset[int] = frozenset()  # tokens that end the text
     text: Detokenizer = field(default_factory=Detokenizer)
     seen: TokenCounts | None = None  # from the first draw on, if there are penalties
+    manner: Manner = ()  # of all its draws to come, once it is settled
     status: Status = Status.WAITING
     rank: int = 0  # while it runs: the tier that it runs as, its own or, on the floor share, the most urgent
     turn: int = 0  # while it runs: unique, in the order of admission
-    num_computed: int = 0
-    publish_at: int = 0  # while it runs: with so many computed tokens the prefix cache learns of another block
     preemptions: int = 0
 
     @property
@@ -67,6 +66,10 @@ class Sequence:
     @property
     def tenant(self) -> str:
         return self.account.tenant
+
+    @property
+    def num_computed(self) -> int:
+        return self.table.computed
 
     @property
     def gap(self) -> int:
@@ -96,28 +99,28 @@ class Sequence:
         while self.tokens[-1] < 0:
             self.tokens.pop()
 
-    def next_sample(self) -> SampleParams:
-        """How the token after the last one is drawn."""
-        sampling, length = self.sampling, len(self.tokens)
-        return tuple.__new__(  # as SampleParams(...) does, without its three calls for each row of a step
-            SampleParams,
-            (
-                sampling.temperature,
-                sampling.top_p,
-                sampling.seed,
-                self.choice,
-                length,
-                sampling.bias,
-                sampling.logprobs,
-                sampling.top_k,
-                sampling.min_p,
-                sampling.repetition_penalty,
-                sampling.presence_penalty,
-                sampling.frequency_penalty,
-                self._count_seen() if sampling.penalises else None,
-                self.ends if length < self.prompt_len + sampling.min_tokens else _NONE,
-            ),
+    def next_manner(self) -> Manner:
+        """How the token after the last one is drawn, when that is not settled."""
+        sampling = self.sampling
+        banned = self.ends if self.num_generated < sampling.min_tokens else _NONE
+        manner: Manner = (
+            sampling.temperature,
+            sampling.top_p,
+            sampling.seed,
+            self.choice,
+            sampling.bias,
+            sampling.logprobs,
+            sampling.top_k,
+            sampling.min_p,
+            sampling.repetition_penalty,
+            sampling.presence_penalty,
+            sampling.frequency_penalty,
+            self._count_seen() if sampling.penalises else None,
+            banned,
         )
+        if not banned and not sampling.penalises:
+            self.manner = manner
+        return manner
 
     def _count_seen(self) -> TokenCounts:
         if self.seen is None:

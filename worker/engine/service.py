@@ -14,7 +14,7 @@ itself; from `OWED_TOKENS` on it has the next turn.
 """
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
@@ -113,12 +113,19 @@ class Service:
 
     def charge(self, tier: int, tenant: str, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
         """Tokens that were computed for an active tenant, for the first time."""
-        amount = self.worth(input_tokens=input_tokens, output_tokens=output_tokens)
+        self.charge_all([(tier, tenant, self.worth(input_tokens=input_tokens, output_tokens=output_tokens))])
+
+    def charge_all(self, amounts: Iterable[tuple[int, str, float]]) -> None:
+        """The same of a whole step: by how much to raise whose counters, in what tier."""
+        of_tiers = defaultdict[int, float](float)
         with self._lock:
-            state = self._tiers[tier]
-            assert tenant in state.places, "an idle tenant is not served"
-            state.counters[tenant] += amount
-            self._balance(tier, amount)
+            for tier, tenant, amount in amounts:
+                state = self._tiers[tier]
+                assert tenant in state.places, "an idle tenant is not served"
+                state.counters[tenant] += amount
+                of_tiers[tier] += amount
+            for tier, amount in of_tiers.items():
+                self._balance(tier, amount)
 
     def level(self, tier: int, tenant: str) -> float:
         """The tenant's counter; the least is served first. For an idle tenant, what it would be if it arrived now."""

@@ -114,7 +114,8 @@ def test_the_fake_runner_holds_min_tokens_too():
 
 
 def test_a_sequence_without_penalties_counts_nothing():
-    assert make_sequence(0, 3).next_sample().seen is None
+    sequence = make_sequence(0, 3)
+    assert SampleParams(3, *sequence.next_manner()).seen is sequence.seen is None
 
 
 def test_the_penalties_count_what_was_generated_and_survive_preemption():

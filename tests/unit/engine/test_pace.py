@@ -103,7 +103,7 @@ def chunk_beside(decodes: int, *, typical: int = 1, found: int = 0) -> Schedule:
     for sequence in plan.sequences():
         if sequence is not long:
             sequence.tokens.append(2)
-    long.num_computed = found
+    long.table.computed = found
     return scheduler.schedule()
 
 

@@ -18,8 +18,8 @@ class Prepared:
     def sequence(self, arrival: int, *, tokens: int, computed: int, blocks: list[int]) -> Sequence:
         sequence = make_sequence(arrival, tokens)
         sequence.tokens = list(range(100 * arrival, 100 * arrival + tokens))
-        sequence.num_computed = computed
         sequence.table = self.tables.take()
+        sequence.table.computed = computed
         sequence.table.extend(blocks)
         return sequence
 
@@ -27,7 +27,7 @@ class Prepared:
         self, *chunks: tuple[Sequence, int], decodes: tuple[Sequence, ...] = (), block_size: int = 4
     ) -> tuple[Batch, list[Sequence]]:
         schedule = Schedule(list(decodes), [Chunk(*chunk) for chunk in chunks], [], 0)
-        return pack(schedule, self.tables.matrix, block_size)
+        return pack(schedule, self.tables, block_size)
 
 
 @pytest.fixture

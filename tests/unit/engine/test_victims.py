@@ -27,7 +27,7 @@ class Running:
             self.pool.share(common)
             sequence.table.extend(common)
         sequence.table.extend(self.pool.allocate(blocks) or [])
-        sequence.num_computed = BLOCK_SIZE * sequence.table.count if computed is None else computed
+        sequence.table.computed = BLOCK_SIZE * sequence.table.count if computed is None else computed
         self.sequences.append(sequence)
         return sequence
 
