@@ -5,6 +5,7 @@ For tasks that come and go while their owner lives; where a failure should end t
 
 import asyncio
 from collections.abc import Collection, Coroutine
+from functools import partial
 from typing import Any, Self
 
 from shared import log
@@ -30,10 +31,11 @@ class Tasks:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.failed: str | None = None
 
-    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str, **concerns: str | None) -> asyncio.Task[Any]:
+        """`concerns` stand in the log if it fails."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(partial(self._done, concerns=concerns))
         return task
 
     async def __aenter__(self) -> Self:
@@ -42,8 +44,8 @@ class Tasks:
     async def __aexit__(self, *_: object) -> None:
         await stop(list(self._tasks))
 
-    def _done(self, task: asyncio.Task[Any]) -> None:
+    def _done(self, task: asyncio.Task[Any], *, concerns: dict[str, str | None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             self.failed = self.failed or task.get_name()
-            self._log.error("task.failed", task=task.get_name(), exc_info=task.exception())
+            self._log.error("task.failed", task=task.get_name(), **concerns, exc_info=task.exception())

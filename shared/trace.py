@@ -19,6 +19,7 @@ Kind = Literal["server", "client", "producer", "consumer", "internal"]
 Value = str | int | float | bool | tuple[str, ...]
 
 PROTOCOL: Final = "http/protobuf"
+OR_OFF: Final = "OTEL_TRACES_EXPORTER=none turns tracing off"
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 
@@ -81,7 +82,7 @@ def tracing(environ: Mapping[str, str], *, service: str, instance: str) -> Gener
     try:
         from shared.otlp import OtlpTracer  # noqa: PLC0415 - see the module's docstring
     except ImportError as error:
-        raise SettingsError("OTEL_* asks for traces, and OpenTelemetry is missing: forebay[telemetry]") from error
+        raise SettingsError(f"OTEL_* asks for traces, and forebay[telemetry] is not installed; {OR_OFF}") from error
     tracer = OtlpTracer(environ, service=service, instance=instance)
     try:
         yield tracer
@@ -100,5 +101,5 @@ def asked_for(environ: Mapping[str, str]) -> bool:
         return False
     for name in _PROTOCOLS:
         if environ.get(name, PROTOCOL) not in {"", PROTOCOL}:
-            raise SettingsError(f"{name}: only {PROTOCOL} is spoken")
+            raise SettingsError(f"{name}: only {PROTOCOL} is spoken; {OR_OFF}")
     return True

@@ -23,6 +23,7 @@ class UsagePublisher:
         self._bus = bus
         self._pending_max = pending_max
         self._sending: dict[str, asyncio.Task[None]] = {}
+        self._traces: dict[str, str | None] = {}  # of what is being sent, for the log
         self._log = log.get("usage")
         self.dropped_total = 0
 
@@ -35,7 +36,7 @@ class UsagePublisher:
         """Create the stream if it is missing; an ensure hook for the bus."""
         await jobs.ensure_stream(self._bus, subjects.usage_stream())
 
-    def submit(self, event: wire.UsageEvent) -> asyncio.Task[None]:
+    def submit(self, event: wire.UsageEvent, *, trace: str | None = None) -> asyncio.Task[None]:
         """Send until acknowledged, in the background. Repeats of a pending event are the same task."""
         msg_id = f"{event.request}:{event.attempt}"
         if msg_id in self._sending:
@@ -44,12 +45,15 @@ class UsagePublisher:
             self._drop_oldest()
         task = asyncio.create_task(self._send(msg_id, wire.encode(event)), name=f"usage {msg_id}")
         self._sending[msg_id] = task
-        task.add_done_callback(lambda _: self._sending.pop(msg_id, None))
+        self._traces[msg_id] = trace
+        task.add_done_callback(lambda _: self._forget(msg_id))
         return task
 
-    async def publish(self, event: wire.UsageEvent, patience_s: float = PATIENCE_S) -> bool:
+    async def publish(
+        self, event: wire.UsageEvent, patience_s: float = PATIENCE_S, *, trace: str | None = None
+    ) -> bool:
         """Submit and wait. True if it is durable; False if that takes longer, and goes on in the background."""
-        task = self.submit(event)
+        task = self.submit(event, trace=trace)
         done, _ = await asyncio.wait([task], timeout=patience_s)
         return bool(done) and not task.cancelled()
 
@@ -81,12 +85,19 @@ class UsagePublisher:
     async def _try(self, msg_id: str, data: bytes) -> bool:
         ack = await jobs.publish_stored(self._bus, subjects.USAGE_SUBJECT, data, {"Nats-Msg-Id": msg_id})
         if ack.error is not None:
-            self._log.warning("usage.refused", error=ack.error.description)
+            self._log.warning("usage.refused", **self._concerns(msg_id), error=ack.error.description)
         return ack.error is None
 
     def _drop_oldest(self) -> None:
         msg_id, task = next(iter(self._sending.items()))
-        del self._sending[msg_id]
+        self._log.error("usage.dropped", **self._concerns(msg_id), pending=self._pending_max)
+        self._forget(msg_id)
         task.cancel()
         self.dropped_total += 1
-        self._log.error("usage.dropped", event_id=msg_id, pending=self._pending_max)
+
+    def _concerns(self, msg_id: str) -> dict[str, str | None]:
+        return {"event_id": msg_id, "request": msg_id.partition(":")[0], "trace": self._traces.get(msg_id)}
+
+    def _forget(self, msg_id: str) -> None:
+        self._sending.pop(msg_id, None)
+        self._traces.pop(msg_id, None)

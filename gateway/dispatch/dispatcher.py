@@ -185,7 +185,7 @@ class Dispatcher:
     async def _publish(self, attempt: Attempt, terms: Terms) -> None:
         # Shielded: if the client leaves now, the sequence number is still learnt, and the job can be taken back.
         attempt.publishing = self._tasks.spawn(
-            self._publish_noting_errors(attempt, terms), f"publish {attempt.request}"
+            self._publish_noting_errors(attempt, terms), "publish", request=attempt.request, trace=attempt.trace
         )
         await asyncio.shield(attempt.publishing)
         if attempt.error is not None and attempt.worker is None:
@@ -212,7 +212,8 @@ class Dispatcher:
         except TimeoutError:
             error = self.overload.late(attempt.job, attempt.pool, terms, self._clock.monotonic())
             # Shielded: a job that has been taken back is closed, though the client leaves just then.
-            await asyncio.shield(self._tasks.spawn(self._endings.shed(attempt, error), f"shed {attempt.request}"))
+            shedding = self._endings.shed(attempt, error)
+            await asyncio.shield(self._tasks.spawn(shedding, "shed", request=attempt.request, trace=attempt.trace))
             await attempt.answered.wait()  # by the worker that was quicker, if one was
         if attempt.worker is not None:
             self.fleet.accepted(attempt.worker, attempt.job)

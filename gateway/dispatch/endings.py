@@ -72,7 +72,7 @@ class Endings:
         if attempt.left is not None or attempt.over.is_set():
             return
         attempt.left = reason
-        self._tasks.spawn(self._retire(attempt), f"retire {attempt.request}")
+        self._tasks.spawn(self._retire(attempt), "retire", request=attempt.request, trace=attempt.trace)
 
     async def shed(self, attempt: Attempt, error: GatewayError) -> None:
         """It has waited for too long: take it back from its queue. One that a worker has claimed is left to it."""
@@ -100,7 +100,8 @@ class Endings:
     def _close(self, attempt: Attempt, finish: str) -> None:
         self._inbox.remove(attempt)
         attempt.close()
-        self._usage.submit(bill(attempt, finish=finish, gateway=self._gateway, now=self._clock.monotonic()))
+        event = bill(attempt, finish=finish, gateway=self._gateway, now=self._clock.monotonic())
+        self._usage.submit(event, trace=attempt.trace)
 
     async def _retire(self, attempt: Attempt) -> None:
         if attempt.publishing is not None:

@@ -2,6 +2,8 @@
 
 import asyncio
 
+from structlog.testing import capture_logs
+
 from shared import subjects, wire
 from shared.bus import Bus
 from shared.usage import UsagePublisher
@@ -72,10 +74,13 @@ async def test_two_writers_of_one_attempt_leave_one_event(nats_server: services.
 async def test_memory_is_bounded(nats_server: services.NatsServer) -> None:
     nats_server.stop()
     async with Bus(nats_server.url, name="test", role="worker") as bus, UsagePublisher(bus, pending_max=3) as publisher:
-        for number in range(5):
-            publisher.submit(event(f"r{number}"))
+        with capture_logs() as lines:
+            for number in range(5):
+                publisher.submit(event(f"r{number}"), trace=f"t{number}")
         await asyncio.sleep(0)
         assert (publisher.pending, publisher.dropped_total) == (3, 2)
+        dropped = [line for line in lines if line["event"] == "usage.dropped"]
+        assert [(line["request"], line["trace"]) for line in dropped] == [("r0", "t0"), ("r1", "t1")]
         nats_server.start()
         await bus.wait_ready(10)
         await publisher.ensure()

@@ -209,13 +209,14 @@ class Custody:
         self.on_bill(event)
         self.billed.add(event)
         if ending.totals is NOTHING:
-            self._usage.submit(event)
+            self._usage.submit(event, trace=held.trace_id)
             self._send_end(held, ending)
         else:
-            self._tasks.spawn(self._end_after_bill(held, event, ending), f"end {held.key}")
+            ended = self._end_after_bill(held, event, ending)
+            self._tasks.spawn(ended, "end", request=held.job.request, trace=held.trace_id)
 
     async def _end_after_bill(self, held: HeldAttempt, event: wire.UsageEvent, ending: Ending) -> None:
-        if not await self._usage.publish(event, self._limits.bill_patience_s):
+        if not await self._usage.publish(event, self._limits.bill_patience_s, trace=held.trace_id):
             self._log.warning("usage.late", request=held.job.request, trace=held.trace_id)
         self._send_end(held, ending)
 
