@@ -31,6 +31,7 @@ BOOKED_S = 0.1  # what was settled waits so long for the ledger
 class Decisions(msgspec.Struct, frozen=True, kw_only=True):
     took_s: Spread | None  # of those that Postgres made, from the call
     failed: int  # not made in time, or made by the local share, or a refusal
+    cpu_s: float  # of this process for one, with its start, its settlement and its part of the load
 
 
 def every_limit(tenant: Tenant) -> tuple[Limit, ...]:
@@ -57,10 +58,13 @@ async def decisions(
         ):
             for _ in range(WARM_DECISIONS):
                 await _decide(limiter, tenant, limits)
+            cpu_s = time.process_time()
             times = await _at_rate(limiter, tenant, limits, rate, duration_s)
+            cpu_s = (time.process_time() - cpu_s) / len(times)
     except TimeoutError as error:
         raise BenchError(f"the limiter had not finished {MARGIN_S:g} s after its last decision was due") from error
-    return Decisions(took_s=spread(took_s for took_s in times if took_s is not None), failed=times.count(None))
+    took = spread(took_s for took_s in times if took_s is not None)
+    return Decisions(took_s=took, failed=times.count(None), cpu_s=cpu_s)
 
 
 @contextlib.asynccontextmanager

@@ -8,18 +8,18 @@ divided by the gateway's own processor time. Only the second is compared with a 
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import Literal
 
 import msgspec
 import uvloop
 
-from bench import admission, first_token, launch, load, machine, tenant
+from bench import admission, first_token, gateway_parts, launch, load, machine, open_streams, tenant
 from bench.client import Client
 from bench.errors import BenchError
+from bench.measure import COLUMNS, Measure
 from bench.percentiles import Spread
 from bench.record import RESULTS, append
 from bench.report import Report
-from bench.table import Cell, render
+from bench.table import render
 from bench.tenant import Tenant
 from bench.workload import Workload
 from shared import log
@@ -30,6 +30,8 @@ KV_BYTES = 8 * 2**30  # of a pool that is only counted: no request waits for blo
 PROMPT_TOKENS = 16
 WARM_ROUNDS = 3  # of every client
 IDLE_S = 3.0
+BODIES = {0.3: 16, 4: 600, 400: 65_000}  # kilobytes: words
+BODY_CLIENTS = 16
 REQUEST_SECONDS_MAX = 60.0
 BILLS_SECONDS_MAX = 60.0  # an event whose delivery went wrong comes again after the consumer's ack_wait
 
@@ -47,25 +49,25 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     stream_tokens: int = 512
     decision_rate: float = 600
     decision_s: float
+    body_requests: int
+    arrival_rates: tuple[float, ...] = (25, 100)
+    arrivals_s: float
+    streams_open: int
 
 
-FULL = Size(idle_requests=500, requests=5_000, streams=192, decision_s=10)
-QUICK = Size(idle_requests=50, requests=300, streams=64, stream_tokens=64, decision_s=2)
-
-
-class Measure(msgspec.Struct, frozen=True):
-    what: str
-    value: float
-    unit: str
-    target: tuple[Literal["<=", ">="], float] | None = None
-
-    @property
-    def cells(self) -> list[Cell]:
-        if self.target is None:
-            return [self.what, self.value, self.unit, "", ""]
-        relation, bound = self.target
-        met = self.value <= bound if relation == "<=" else self.value >= bound
-        return [self.what, self.value, self.unit, f"{relation} {bound:,g}", "yes" if met else "no"]
+FULL = Size(
+    idle_requests=500, requests=5_000, streams=192, decision_s=10, body_requests=300, arrivals_s=10, streams_open=2_000
+)
+QUICK = Size(
+    idle_requests=50,
+    requests=300,
+    streams=64,
+    stream_tokens=64,
+    decision_s=2,
+    body_requests=50,
+    arrivals_s=2,
+    streams_open=200,
+)
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -118,10 +120,10 @@ def run(*, quick: bool = False) -> None:
     log.configure(level="error", service="bench")  # the limiter that runs in this process speaks up
     with launch.running(runner="fake", fake_step_us=0, fake_token_us=0, kv_bytes=KV_BYTES) as stack:
         measures = uvloop.run(_measure(stack, QUICK if quick else FULL))
-    columns = ["what", "value", "unit", "target", "met"]
+    measures += uvloop.run(open_streams.measures((QUICK if quick else FULL).streams_open))
     print(f"\nGateway: fake engine; {machine.described(before)}\n")
-    print(render(columns, [measure.cells for measure in measures]))
-    append(RESULTS / FILE, [{**before, **dict(zip(columns, measure.cells, strict=True))} for measure in measures])
+    print(render(COLUMNS, [measure.cells for measure in measures]))
+    append(RESULTS / FILE, [{**before, **dict(zip(COLUMNS, measure.cells, strict=True))} for measure in measures])
 
 
 async def _measure(stack: launch.Stack, size: Size) -> list[Measure]:
@@ -135,6 +137,9 @@ async def _measure(stack: launch.Stack, size: Size) -> list[Measure]:
             await _idle(bench),
             *await _requests(bench, size),
             *await _streams(bench, size),
+            *await _bodies(bench, size),
+            *await _arrivals(bench, size),
+            *await _parts(),
             *await _admission(bench, size),
         ]
 
@@ -194,6 +199,48 @@ async def _streams(bench: Bench, size: Size) -> list[Measure]:
     ]
 
 
+async def _bodies(bench: Bench, size: Size) -> list[Measure]:
+    """By the size of the body. The largest is beyond any context, and refused for it once enough tokens are counted."""
+    measured: list[Measure] = []
+    for kilobytes, words in BODIES.items():
+        workload = Workload(model=MODEL, api="chat", prompt_tokens=words, output_tokens=1, stream=False, seed=words)
+        cpu_s = bench.stack.cpu_s(launch.GATEWAY)
+        report = await load.closed(bench.client, workload, clients=BODY_CLIENTS, requests=size.body_requests)
+        cpu_s = bench.stack.cpu_s(launch.GATEWAY) - cpu_s
+        if report.failures not in ({}, {"http_400": size.body_requests}):
+            raise BenchError(f"requests failed: {report.failures}")
+        bench.sent += report.ok
+        kind = f"a request of {kilobytes:g} KB{', refused' if report.failures else ''}"
+        measured.append(Measure(f"gateway processor time of {kind}", cpu_s / report.requests * 1_000, "ms"))
+    await bench.tenant.bills(expected=bench.sent, seconds_max=BILLS_SECONDS_MAX)
+    return measured
+
+
+async def _arrivals(bench: Bench, size: Size) -> list[Measure]:
+    """The first token while requests arrive by themselves, counted from when each was due."""
+    measured: list[Measure] = []
+    for rate in size.arrival_rates:
+        workload = Workload(
+            model=MODEL, api="chat", prompt_tokens=PROMPT_TOKENS, output_tokens=size.idle_tokens, seed=int(rate)
+        )
+        report = await load.poisson(bench.client, workload, rate=rate, duration_s=size.arrivals_s)
+        if report.failures:
+            raise BenchError(f"requests failed: {report.failures}")
+        bench.sent += report.requests
+        ttft = _some(report.ttft)
+        measured += [
+            Measure(f"first token at {rate:g} arrivals/s, p50", ttft.p50 * 1_000, "ms"),
+            Measure(f"first token at {rate:g} arrivals/s, p99", ttft.p99 * 1_000, "ms"),
+        ]
+    await bench.tenant.bills(expected=bench.sent, seconds_max=BILLS_SECONDS_MAX)
+    return measured
+
+
+async def _parts() -> list[Measure]:
+    workload = Workload(model=MODEL, api="chat", prompt_tokens=PROMPT_TOKENS, output_tokens=8, stream=False)
+    return [Measure(f"alone: {part.name}", part.us, "us") for part in await gateway_parts.measured(workload)]
+
+
 async def _admission(bench: Bench, size: Size) -> list[Measure]:
     measured: list[Measure] = []
     for which, limits in (("", bench.tenant.limits), (", every limit", admission.every_limit(bench.tenant))):
@@ -206,6 +253,7 @@ async def _admission(bench: Bench, size: Size) -> list[Measure]:
             Measure(f"{kind}, p50", took.p50 * 1_000, "ms", ("<=", 0.5)),
             Measure(f"{kind}, p99", took.p99 * 1_000, "ms", ("<=", 2)),
             Measure(f"{kind}, not made", found.failed, "", ("<=", 0)),
+            Measure(f"{kind}, processor time with start and settlement", found.cpu_s * 1e6, "us"),
         ]
     return measured
 

@@ -14,7 +14,7 @@ import uvloop
 from bench import launch, load, machine, tenant
 from bench.client import Client, Outcome
 from bench.errors import BenchError
-from bench.gateway import Measure
+from bench.measure import COLUMNS, Measure
 from bench.percentiles import Spread, spread
 from bench.record import RESULTS, append
 from bench.table import render
@@ -54,10 +54,9 @@ def run(*, quick: bool = False) -> None:
     before = machine.provenance()
     with launch.running(runner="fake", fake_step_us=STEP_US, fake_token_us=0) as stack:
         measures = uvloop.run(_measure(stack, QUICK if quick else FULL))
-    columns = ["what", "value", "unit", "target", "met"]
     print(f"\nNeighbours: fake engine; {machine.described(before)}\n")
-    print(render(columns, [measure.cells for measure in measures]))
-    append(RESULTS / FILE, [{**before, **dict(zip(columns, measure.cells, strict=True))} for measure in measures])
+    print(render(COLUMNS, [measure.cells for measure in measures]))
+    append(RESULTS / FILE, [{**before, **dict(zip(COLUMNS, measure.cells, strict=True))} for measure in measures])
 
 
 async def _measure(stack: launch.Stack, size: Size) -> list[Measure]:

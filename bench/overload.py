@@ -10,18 +10,15 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 import uvloop
-from sqlalchemy import update
 
 from bench import launch, load, machine, tenant
 from bench.client import Client, Outcome
 from bench.errors import BenchError
-from bench.gateway import Measure
-from bench.percentiles import spread
+from bench.measure import COLUMNS, Measure
+from bench.percentiles import jain, spread
 from bench.record import RESULTS, append
 from bench.table import render
 from bench.workload import Workload
-from gateway.db import engine
-from gateway.db.tables import tiers
 
 FILE = "overload.csv"
 MODEL = "SmolLM2-135M-Instruct"
@@ -57,17 +54,17 @@ def run(*, quick: bool = False) -> None:
     before = machine.provenance()
     with launch.running(runner="fake", fake_step_us=STEP_US, fake_token_us=0, sequences_max=PLACES) as stack:
         measures = uvloop.run(_measure(stack, QUICK if quick else FULL))
-    columns = ["what", "value", "unit", "target", "met"]
     print(f"\nOverload: fake engine; {machine.described(before)}\n")
-    print(render(columns, [measure.cells for measure in measures]))
-    append(RESULTS / FILE, [{**before, **dict(zip(columns, measure.cells, strict=True))} for measure in measures])
+    print(render(COLUMNS, [measure.cells for measure in measures]))
+    append(RESULTS / FILE, [{**before, **dict(zip(COLUMNS, measure.cells, strict=True))} for measure in measures])
 
 
 async def _measure(stack: launch.Stack, size: Size) -> list[Measure]:
-    await _bound(stack.postgres_url)
+    await tenant.bound(stack.postgres_url, first_token_ms_max=FIRST_TOKEN_MS_MAX, wait_ms_max=WAIT_MS_MAX)
     async with _clients(stack) as clients:
         capacity = await _capacity(clients[0], size.requests)
-        outcomes = await _flood(clients, TIMES * capacity, size.duration_s)
+        by_tenant = await _flood(clients, TIMES * capacity, size.duration_s)
+    outcomes = [outcome for one in by_tenant for outcome in one]
     answered = [outcome for outcome in outcomes if outcome.failure is None]
     refused = [outcome for outcome in outcomes if outcome.failure in REFUSALS]
     took = spread(outcome.end_s - outcome.sent_s for outcome in refused)
@@ -81,6 +78,7 @@ async def _measure(stack: launch.Stack, size: Size) -> list[Measure]:
         Measure("arrivals", len(outcomes) / size.duration_s, "1/s"),
         Measure("neither answered nor refused", len(outcomes) - len(answered) - len(refused), "", ("<=", 0)),
         Measure("answers, of the capacity", len(answered) / wall_s / capacity * 100, "%", (">=", 90)),
+        Measure("Jain index of the tenants' answers", jain(_answers(by_tenant)), "", (">=", 0.95)),
         Measure("refusals", len(refused), ""),
         Measure("of these, after a wait in the queue", sum(outcome.failure == "http_504" for outcome in refused), ""),
         Measure("refusal, p50", took.p50 * 1_000, "ms"),
@@ -91,14 +89,8 @@ async def _measure(stack: launch.Stack, size: Size) -> list[Measure]:
     ]
 
 
-async def _bound(postgres_url: str) -> None:
-    database = engine.create(postgres_url, connections_max=1)
-    try:
-        async with database.begin() as connection:
-            bounds = {"first_token_ms_max": FIRST_TOKEN_MS_MAX, "wait_ms_max": WAIT_MS_MAX}
-            await connection.execute(update(tiers).where(tiers.c.id == tenant.TIER).values(bounds))
-    finally:
-        await database.dispose()
+def _answers(by_tenant: list[list[Outcome]]) -> list[int]:
+    return [sum(outcome.failure is None for outcome in outcomes) for outcomes in by_tenant]
 
 
 @contextlib.asynccontextmanager
@@ -120,13 +112,14 @@ async def _capacity(client: Client, requests: int) -> float:
     return report.requests_per_s
 
 
-async def _flood(clients: list[Client], rate: float, duration_s: float) -> list[Outcome]:
+async def _flood(clients: list[Client], rate: float, duration_s: float) -> list[list[Outcome]]:
+    """What became of each tenant's requests."""
     async with asyncio.TaskGroup() as group:
         loads = [
             group.create_task(load.sent(client, _workload(1 + i), rate=rate / len(clients), duration_s=duration_s))
             for i, client in enumerate(clients)
         ]
-    return [outcome for one in loads for outcome in one.result()]
+    return [one.result() for one in loads]
 
 
 def _workload(seed: int) -> Workload:

@@ -35,3 +35,9 @@ def spread(values: Iterable[float]) -> Spread | None:
     if not ordered:
         return None
     return Spread(percentile(ordered, 50), percentile(ordered, 95), percentile(ordered, 99))
+
+
+def jain(shares: Sequence[float]) -> float:
+    """How even shares are: 1 when all are equal, 1/n when one has everything (Jain, Chiu, Hawe 1984)."""
+    squares = sum(share * share for share in shares)
+    return sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0

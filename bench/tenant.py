@@ -6,6 +6,7 @@ import uuid
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.admission.limiter import Limit
@@ -13,6 +14,7 @@ from gateway.auth import keys, quotas
 from gateway.db import catalogue, engine, queries, usage
 from gateway.db.catalogue import Limits
 from gateway.db.queries import StoredKey
+from gateway.db.tables import tiers
 
 LIMITS = Limits(rpm=100_000_000, tpm=10_000_000_000)
 TIER = 0
@@ -53,5 +55,16 @@ async def create(postgres_url: str, *, tier: int = TIER, limits: Limits = LIMITS
         stored = await queries.find_key(database, record.public_id)
         assert stored is not None
         yield Tenant(database, name, text, stored)
+    finally:
+        await database.dispose()
+
+
+async def bound(postgres_url: str, *, first_token_ms_max: int | None, wait_ms_max: int) -> None:
+    """How long requests of the tier may be made to wait."""
+    database = engine.create(postgres_url, connections_max=1)
+    try:
+        async with database.begin() as connection:
+            bounds = {"first_token_ms_max": first_token_ms_max, "wait_ms_max": wait_ms_max}
+            await connection.execute(update(tiers).where(tiers.c.id == TIER).values(bounds))
     finally:
         await database.dispose()

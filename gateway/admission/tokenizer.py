@@ -62,7 +62,7 @@ class PromptEncoder:
 
     def _encode(self, generation: Generation) -> list[list[int]]:
         if generation.turns:
-            return [self._ids(self._render(generation.turns), "messages")]
+            return [self._ids(self.render(generation.turns), "messages")]
         return [self._prompt(prompt) for prompt in generation.prompts]
 
     def _prompt(self, prompt: str | list[int]) -> list[int]:
@@ -79,7 +79,8 @@ class PromptEncoder:
             raise InvalidRequest("A prompt must have at least one token.", param="prompt")
         return ids
 
-    def _render(self, turns: Sequence[Turn]) -> str:
+    def render(self, turns: Sequence[Turn]) -> str:
+        """The one prompt of a chat. Raises InvalidRequest."""
         if self._template is None:
             raise InvalidRequest(f"{self._no_template}; use /v1/completions.", param="model")
         try:

@@ -1,4 +1,4 @@
-from bench.gateway import Measure
+from bench.measure import Measure
 
 
 def test_a_target_is_met_on_its_own_side() -> None:

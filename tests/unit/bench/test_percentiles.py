@@ -3,7 +3,7 @@ import random
 import numpy as np
 import pytest
 
-from bench.percentiles import Spread, percentile, spread
+from bench.percentiles import Spread, jain, percentile, spread
 
 
 def test_interpolates_between_the_nearest_ranks() -> None:
@@ -32,3 +32,10 @@ def test_agrees_with_numpy_whatever_the_order(count: int) -> None:
 
 def test_scales_to_another_unit() -> None:
     assert Spread(0.5, 1.0, 2.0).scaled(1_000) == Spread(500, 1_000, 2_000)
+
+
+def test_jain_is_one_for_equal_shares_and_least_where_one_has_everything() -> None:
+    assert jain([3, 3, 3]) == pytest.approx(1)
+    assert jain([5, 0, 0, 0]) == pytest.approx(1 / 4)
+    assert jain([1, 2]) == pytest.approx(0.9)
+    assert jain([0, 0]) == 1

@@ -1,0 +1,46 @@
+"""What many open streams take of the gateway's memory, on a stack whose worker takes its time over each token."""
+
+import asyncio
+
+from bench import launch, load, tenant
+from bench.client import Client
+from bench.errors import BenchError
+from bench.measure import Measure
+from bench.workload import Workload
+
+MODEL = "SmolLM2-135M-Instruct"
+STEP_US = 1_000_000
+OPENED_PER_S = 25  # by a slow machine: each stream lasts until all are open
+PROMPT_TOKENS = 16
+KV_BYTES = 8 * 2**30
+LOOK_S = 0.25
+STREAM_S_MAX = 300.0
+RESIDENT_MIB_MAX = 400
+
+
+async def measures(streams: int) -> list[Measure]:
+    """Raises BenchError when a stream failed."""
+    tokens = 10 + streams * 1_000_000 // (OPENED_PER_S * STEP_US)
+    places = {"sequences_max": streams, "tokens_per_step": 8_192}
+    with launch.running(runner="fake", fake_step_us=STEP_US, fake_token_us=0, kv_bytes=KV_BYTES, **places) as stack:
+        await tenant.bound(stack.postgres_url, first_token_ms_max=None, wait_ms_max=int(STREAM_S_MAX * 1_000))
+        async with (
+            tenant.create(stack.postgres_url) as own,
+            Client(stack.base_url, own.key, timeout_s=STREAM_S_MAX) as client,
+        ):
+            before_mib = stack.resident_mib(launch.GATEWAY)
+            workload = Workload(model=MODEL, api="chat", prompt_tokens=PROMPT_TOKENS, output_tokens=tokens)
+            opening = asyncio.create_task(load.closed(client, workload, clients=streams, requests=streams))
+            most_mib = before_mib
+            while not opening.done():
+                await asyncio.wait([opening], timeout=LOOK_S)
+                most_mib = max(most_mib, stack.resident_mib(launch.GATEWAY))
+            report = opening.result()
+    if report.failures:
+        raise BenchError(f"streams failed: {report.failures}")
+    if report.ttft is None or report.ttft.p99 > tokens * STEP_US / 1e6:
+        raise BenchError("the first streams had ended before the last were open")
+    return [
+        Measure("gateway's memory, no stream", before_mib, "MiB"),
+        Measure(f"gateway's memory, {streams:,} open streams", most_mib, "MiB", ("<=", RESIDENT_MIB_MAX)),
+    ]
