@@ -4,7 +4,6 @@ Speaks the public API and nothing else, over the standard library's HTTP client,
 command is installed. The conversation is kept in memory and sent whole with every turn.
 """
 
-import http.client
 import json
 import os
 import sys
@@ -12,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from rich.console import Console
 
@@ -20,9 +18,9 @@ from cli.embedded import demo
 from cli.embedded.directory import DataDirectory
 from cli.embedded.settings import environment, from_environment
 from cli.errors import CommandError
+from cli.request import answered
 
 ANSWER_SECONDS_MAX = 120.0  # between two pieces of an answer
-ERROR_BYTES_MAX = 65_536
 
 
 @dataclass(slots=True)
@@ -52,38 +50,16 @@ class Conversation:
         self.messages = [*turn, {"role": "assistant", "content": answer}]
 
     def models(self) -> list[str]:
-        with self._response("GET", "/models") as response:
+        with answered(self.base_url, self.key, "GET", "/models", timeout_s=ANSWER_SECONDS_MAX) as response:
             return [model["id"] for model in json.load(response)["data"]]
 
     def _events(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        with self._response("POST", path, json.dumps(body)) as response:
+        sent = json.dumps(body)
+        with answered(self.base_url, self.key, "POST", path, sent, timeout_s=ANSWER_SECONDS_MAX) as response:
             for line in response:
                 data = line.strip().removeprefix(b"data: ")
                 if line.startswith(b"data: ") and data != b"[DONE]":
                     yield json.loads(data)
-
-    def _response(self, method: str, path: str, body: str | None = None) -> http.client.HTTPResponse:
-        """The response to one request on a connection of its own. Raises CommandError."""
-        url = urlsplit(self.base_url)
-        kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-        connection = kind(url.hostname or "", url.port, timeout=ANSWER_SECONDS_MAX)
-        headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json", "Connection": "close"}
-        try:
-            connection.request(method, url.path + path, body, headers)
-            response = connection.getresponse()
-        except OSError as error:
-            raise CommandError(f"no gateway at {self.base_url}: {error}") from error
-        if response.status != http.HTTPStatus.OK:
-            raise CommandError(_message(response))
-        return response
-
-
-def _message(response: http.client.HTTPResponse) -> str:
-    raw = response.read(ERROR_BYTES_MAX)
-    try:
-        return json.loads(raw)["error"]["message"]
-    except (ValueError, KeyError, TypeError):
-        return f"HTTP {response.status}"
 
 
 def chat(

@@ -3,11 +3,8 @@
 Asks the administrators' API, since nothing of this is in Postgres.
 """
 
-import http.client
 import os
-from http import HTTPStatus
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -16,19 +13,11 @@ from cli.embedded import demo
 from cli.embedded.directory import DataDirectory
 from cli.embedded.settings import environment, from_environment
 from cli.errors import CommandError
+from cli.request import answered
 from gateway.dispatch.report import FleetReport, QueueRow, WorkerRow
 
 ANSWER_S_MAX = 20.0
 PATH = "/admin/v1/fleet"
-
-
-class _Refusal(msgspec.Struct):
-    """What is read of an error's body."""
-
-    class Error(msgspec.Struct):
-        message: str
-
-    error: Error
 
 
 def fleet(
@@ -54,40 +43,15 @@ def fleet(
         raise CommandError(
             "OPENAI_BASE_URL and FOREBAY_ADMIN_KEY are not set: start `forebay up`, then source its demo.env"
         )
-    data = _asked(base_url.rstrip("/").removesuffix("/v1"), key)
+    with answered(base_url.rstrip("/").removesuffix("/v1"), key, "GET", PATH, timeout_s=ANSWER_S_MAX) as response:
+        report = msgspec.json.decode(response.read(), type=FleetReport)
     if json:
-        print(data.decode())
+        print(msgspec.json.encode(report).decode())
         return
-    report = msgspec.json.decode(data, type=FleetReport)
     table.show_rows(report.workers, ("worker", "pool", "model", "state", "load", "pace"), _worker, json=False)
     table.show_rows(report.queues, ("queue", "tier", "requests", "prompt tokens", "tenants"), _queue, json=False)
     for pool in report.pools_failing:
         print(f"the pool {pool} fails and is sent probes alone")
-
-
-def _asked(root: str, key: str) -> bytes:
-    """The body of the answer. Raises CommandError."""
-    url = urlsplit(root)
-    kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-    connection = kind(url.hostname or "", url.port, timeout=ANSWER_S_MAX)
-    try:
-        connection.request("GET", url.path + PATH, headers={"Authorization": f"Bearer {key}"})
-        response = connection.getresponse()
-        data = response.read()
-    except OSError as error:
-        raise CommandError(f"no gateway at {root}: {error}") from error
-    finally:
-        connection.close()
-    if response.status != HTTPStatus.OK:
-        raise CommandError(_message(data) or f"HTTP {response.status}")
-    return data
-
-
-def _message(data: bytes) -> str | None:
-    try:
-        return msgspec.json.decode(data, type=_Refusal).error.message
-    except msgspec.DecodeError:
-        return None
 
 
 def _worker(row: WorkerRow) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ CONNECTIONS_MAX = 2
 class LedgerSettings(msgspec.Struct, frozen=True, kw_only=True):
     postgres_url: Secret
     nats_url: Secret
-    log_level: str = "info"
+    log_level: log.Level = "info"
 
 
 @app.default

@@ -6,6 +6,7 @@ import msgspec
 
 from gateway.auth import address
 from gateway.auth.address import Network
+from shared.log import Level
 from shared.settings import Secret
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
@@ -21,7 +22,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     port: Port = 8080
     ops_host: str = "127.0.0.1"
     ops_port: Port = 9100
-    log_level: str = "info"
+    log_level: Level = "info"
     trusted_proxies: str = ""  # networks, with commas between, whose X-Forwarded-For is believed
     openapi: bool = True  # serve /openapi.json and /docs
     ledger: bool = True  # also write usage events into Postgres in this process

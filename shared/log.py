@@ -5,12 +5,14 @@ Never a prompt, an answer, a key or a password: callers log ids and counts.
 
 import logging
 import sys
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 
+Level = Literal["debug", "info", "warning", "error"]
 
-def configure(*, level: str = "info", json: bool | None = None, **bound: Any) -> None:
+
+def configure(*, level: Level = "info", json: bool | None = None, **bound: Any) -> None:
     """Set up structlog for this process and bind `bound` (service, worker or gateway id) to every event."""
     as_json = not sys.stderr.isatty() if json is None else json
     renderer = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer()

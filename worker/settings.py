@@ -4,6 +4,7 @@ from typing import Literal
 
 import msgspec
 
+from shared.log import Level
 from shared.settings import Secret
 
 STEP_TOKENS, CUDA_STEP_TOKENS, CUDA_TOKENS_BESIDE_DECODES = 512, 8_192, 2_048
@@ -77,7 +78,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     drain_s: float = 30.0
     """How long running requests may go on after SIGTERM."""
 
-    log_level: str = "info"
+    log_level: Level = "info"
 
     def __post_init__(self) -> None:
         if not self.tier_numbers():

@@ -63,5 +63,5 @@ def load(path: Path) -> State | None:
     """The last state written, or None when there is none that can be read."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=State)
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
         return None
