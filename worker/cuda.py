@@ -46,12 +46,12 @@ def load_cuda(
         decoder = Decoder(model.config, model.weights, TritonOps())
         kv_dtype = pool_dtype(settings.kv_dtype, model.dtype)
         memory = _divided(settings, decoder, sizes, kv_dtype)
+        logger.info("model.memory", **asdict(memory))
+        runner = GraphRunner(decoder, replace(sizes, blocks_total=memory.blocks), CudaGraphs(), kv_dtype=kv_dtype)
+        runner.warm_up()
+        torch.cuda.synchronize()
     except (ValueError, torch.OutOfMemoryError) as error:
         raise CannotStart(str(error)) from error
-    logger.info("model.memory", **asdict(memory))
-    runner = GraphRunner(decoder, replace(sizes, blocks_total=memory.blocks), CudaGraphs(), kv_dtype=kv_dtype)
-    runner.warm_up()
-    torch.cuda.synchronize()
     logger.info("model.warm", kernels_compiled=compilations.count, device_bytes=torch.cuda.memory_reserved())
     tell_late(compilations, metrics)
     return model.card, runner

@@ -22,6 +22,7 @@ from worker.models.decoder import StepTensors
 
 FINE, COARSE = 16, 256  # sizes are powers of two up to FINE, then FINE apart up to COARSE, then 64
 COARSE_STRIDE = 64
+_NOTHING: tuple[NDArray[np.int32], NDArray[np.int64]] = (np.zeros(0, np.int32), np.zeros(0, np.int64))
 
 
 def decode_sizes(rows_max: int) -> list[int]:
@@ -57,7 +58,7 @@ class DecodeSteps:
             query_start=torch.arange(rows_max + 1, dtype=torch.int32, device=device),
             given_ids=torch.full((rows_max,), -1, dtype=torch.int64, device=device),
         )
-        self._last: tuple[NDArray[np.int32], NDArray[np.int64]] = (np.zeros(0, np.int32), np.zeros(0, np.int64))
+        self._last = _NOTHING
         # What the device makes of it. Logits have a place of their own: kept in a graph's memory, each size would take
         # its own.
         self._batch = PreparedBatch.of(rows_max, rows_max, blocks_max, device)
@@ -91,6 +92,7 @@ class DecodeSteps:
         rows[: len(batch.rows)] = batch.rows
         ids[: len(batch.ids)] = given(batch.ids)
         rows_before, ids_before = self._last
+        self._last = _NOTHING  # should telling fail, all of it is told again
         if not np.array_equal(rows, rows_before):
             self._staging.into(self._told.rows, rows)
         if not np.array_equal(ids, ids_before):

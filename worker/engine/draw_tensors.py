@@ -4,6 +4,7 @@ Knows no logits. Invariant: nothing is made for what no row asks for, and nothin
 """
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -15,21 +16,32 @@ from worker.engine.staging import Staging
 
 _NO_IDS: NDArray[np.int64] = np.zeros(0, np.int64)
 _NO_VALUES: NDArray[np.float32] = np.zeros(0, np.float32)
+_SEED_MASK = (1 << 64) - 1
+_FLOATS = attrgetter("temperature"), attrgetter("top_p"), attrgetter("min_p")
+_INTS = attrgetter("choice"), attrgetter("position")
+_TOP_K = attrgetter("top_k")
 Listed = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 
 def draw_params(params: list[SampleParams], staging: Staging) -> DrawParams:
-    floats = staging.up(np.array([[p.temperature, p.top_p, p.min_p] for p in params], np.float32).T.copy())
-    ints = [(p.seed & (1 << 64) - 1, p.choice, p.position) for p in params]
-    counters = staging.up(np.array(ints, np.uint64).view(np.int64).T.copy())
+    rows = len(params)
+    floats, counters = np.empty((3, rows), np.float32), np.empty((3, rows), np.uint64)
+    # Column by column: made of rows of Python's numbers, these arrays take ten times as long.
+    for column, field in zip(floats, _FLOATS, strict=True):
+        column[:] = np.fromiter(map(field, params), np.float32, rows)
+    counters[0] = np.fromiter((p.seed & _SEED_MASK for p in params), np.uint64, rows)
+    for column, field in zip(counters[1:], _INTS, strict=True):
+        column[:] = np.fromiter(map(field, params), np.uint64, rows)
+    temperature, top_p, min_p = staging.up(floats)
+    seed, choice, position = staging.up(counters.view(np.int64))
     return DrawParams(
-        temperature=floats[0],
-        top_p=floats[1],
-        min_p=floats[2],
-        top_k=staging.up(np.array([p.top_k for p in params], np.int32)),
-        seed=counters[0],
-        choice=counters[1],
-        position=counters[2],
+        temperature=temperature,
+        top_p=top_p,
+        min_p=min_p,
+        top_k=staging.up(np.fromiter(map(_TOP_K, params), np.int32, rows)),
+        seed=seed,
+        choice=choice,
+        position=position,
     )
 
 

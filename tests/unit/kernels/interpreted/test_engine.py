@@ -8,12 +8,12 @@ import torch
 
 from kernels.triton_ops import TritonOps
 from tests.unit.engine.builders import drain
+from tests.unit.engine.device_runners import Recorded
 from tests.unit.models import tiny
 from worker.engine.batch import SampleParams
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
 from worker.engine.graph_runner import GraphRunner, Sizes
-from worker.engine.graphs import EagerGraphs
 from worker.engine.request import EngineRequest, SamplingParams
 from worker.engine.sampler import sample
 from worker.models.decoder import Decoder
@@ -55,9 +55,7 @@ def alone(prompt: list[int], sampling: SamplingParams) -> list[int]:
 
 def test_the_engine_says_what_the_model_says_in_chunks_after_preemption_and_with_a_prefix(model):
     sizes = Sizes(blocks_total=BLOCKS + 1, block_size=BLOCK_SIZE, sequences_max=4, tokens_per_step=6)
-    runner = GraphRunner(
-        Decoder(model.config, model.weights, TritonOps()), sizes, EagerGraphs(), kv_dtype=torch.float32
-    )
+    runner = GraphRunner(Decoder(model.config, model.weights, TritonOps()), sizes, Recorded(), kv_dtype=torch.float32)
     runner.warm_up()
     config = EngineConfig(
         block_size=BLOCK_SIZE,
