@@ -67,8 +67,10 @@ def test_sequences_without_queries_take_no_part(ops) -> None:
     assert torch.equal(padded.run(ops), quiet.run(ops))
 
 
-def test_a_row_without_context_is_zero(ops) -> None:
+@pytest.mark.parametrize("kv", [None, torch.int8], ids=["model", "int8"])
+def test_a_row_without_context_is_zero(ops, kv) -> None:
     step = Step.of([(1, 9), (1, 1), (3, 9), (3, 3)])
+    step = step if kv is None else step.quantized(kv)
     step.context_lens[1] = step.context_lens[3] = 0
     for window in (None, 2):
         out = replace(step, window=window).run(ops)
@@ -186,6 +188,29 @@ def test_soft_cap(ops, truth, cap, loud) -> None:
 def test_the_configurations_of_the_table(ops, truth, head_dim, block_size, kv, dtype, window, cap) -> None:
     step = Step.of([(1, 33), (4, 21)], heads=3, kv_heads=1, head_dim=head_dim, block_size=block_size, dtype=dtype)
     step = replace(step if kv is None else step.quantized(kv), window=window, soft_cap=cap)
+    assert_near(step.run(ops), step.exact(truth))
+
+
+@pytest.mark.parametrize("kv", [torch.int8, torch.float8_e4m3fn], ids=["int8", "fp8"])
+def test_values_of_zero_in_a_quantized_pool_give_zero(ops, kv) -> None:
+    step = Step.of([(1, 20), (3, 20)])
+    step.v_cache[step.v_cache.isfinite()] = 0.0
+    step = step.quantized(kv)
+    step.v_cache = step.v_cache.float().nan_to_num(0.0).to(kv)
+    assert torch.equal(step.run(ops), torch.zeros_like(step.q))
+
+
+def test_scales_of_more_than_two_to_the_31_elements(ops, truth) -> None:
+    """All blocks are one block's memory; their scales are their own."""
+    block_size, kv_heads, head_dim = 16, 2, 16
+    blocks = 2**31 // (block_size * kv_heads) + 2
+    block = torch.randint(-127, 128, (1, block_size, kv_heads, head_dim), dtype=torch.int8)
+    scales = sparse(blocks * block_size * kv_heads, torch.float32).view(blocks, block_size, kv_heads)
+    scales[1], scales[-1] = torch.rand(2, block_size, kv_heads) / 127
+    step = Step.of([(1, 32), (3, 32)], head_dim=head_dim)
+    step.block_tables = torch.tensor([[1, blocks - 1]] * 2, dtype=torch.int32)
+    step.k_cache = step.v_cache = block.expand(blocks, -1, -1, -1)
+    step.k_scale = step.v_scale = scales
     assert_near(step.run(ops), step.exact(truth))
 
 
