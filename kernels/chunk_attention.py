@@ -1,5 +1,7 @@
 """Attention of sequences with several queries: prompts, and chunks of prompts.
 
+    out[q] = sum over keys k <= q (and > q - window) of softmax(scale * Q[q] K[k]) V[k]
+
     |<---------- context ---------->|        rows of a tile: ROWS // GROUP query tokens x the GROUP query heads
     | prefix (in the pool) |  query |        that share a KV head, so that K and V are read once for all of them
                               ^ first_token of this tile

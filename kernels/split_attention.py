@@ -2,6 +2,9 @@
 
 Source: Flash-Decoding (Dao et al., 2023), with splits of one fixed length.
 
+    part[s]   = sum over k in split s of softmax(scale * Q K[k]) V[k]        weight[s] = sum of exp(scale * Q K[k])
+    out       = sum over splits of weight[s] / (sum of all weights) * part[s]
+
     keys     |0 .. 511|512 .. 1023|1024 .. 1299|       each split's sum, by itself, into the scratch; then the reduce
     program      0          1           2              kernel adds them up, in order, and rounds once
     or           0          1           0              (with two programs for the sequence)
