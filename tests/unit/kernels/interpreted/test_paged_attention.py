@@ -244,8 +244,9 @@ def test_a_pool_of_more_than_two_to_the_31_elements(ops, truth) -> None:
     assert_near(replace(step, k_cache=far[0], v_cache=far[1]).run(ops), step.exact(truth))
 
 
-def test_queries_beyond_two_to_the_31_elements(ops, truth) -> None:
-    step = Step.of([(3, 20)], dtype=torch.float16)
+@pytest.mark.parametrize("lens", [[(3, 20)], [(1, 5), (1, 16), (1, 20)]], ids=["chunk", "decodes"])
+def test_queries_beyond_two_to_the_31_elements(ops, truth, lens) -> None:
+    step = Step.of(lens, dtype=torch.float16)
     stride = 2**30 + 64  # fits in 32 bits, as two of it do not
     far = sparse(2 * stride + 128).as_strided(step.q.shape, (stride, *step.q.stride()[1:]))
     far.copy_(step.q)

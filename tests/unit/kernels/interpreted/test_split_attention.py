@@ -4,11 +4,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.attention_call import AttentionCall
 from kernels.attention_scratch import SPLIT_KEYS, AttentionScratch
-from kernels.chunk_attention import chunk_attention
 from kernels.split_attention import programs_each, reduce_splits, split_attention
-from tests.unit.kernels.interpreted.attention_step import NAN, Step
+from tests.unit.kernels.interpreted.attention_step import NAN, Step, call_of
 from tests.unit.kernels.interpreted.near import assert_near, sparse
 
 
@@ -37,23 +35,6 @@ def test_a_quantized_pool_in_splits(ops, truth, kv) -> None:
     assert_near(step.run(ops), step.exact(truth))
 
 
-def call_of(step: Step) -> AttentionCall:
-    return AttentionCall(
-        torch.zeros_like(step.q),
-        step.q,
-        step.k_cache,
-        step.v_cache,
-        None,
-        None,
-        step.block_tables,
-        step.query_start,
-        step.context_lens,
-        scale=0.25,
-        soft_cap=None,
-        window=step.window,
-    )
-
-
 # As many splits as are added at once (16), one more, and two rounds of them from the second split on, with a window.
 @pytest.mark.parametrize(("splits", "window"), [(16, None), (17, None), (32, 30 * SPLIT_KEYS + 1)])
 def test_many_splits_are_added_up(splits, window) -> None:
@@ -76,16 +57,6 @@ def test_which_program_takes_a_split_changes_no_bit() -> None:
         split_attention(call, call.tiles()[0], None, programs)
         results.append(call.out)
     assert all(torch.equal(result, results[0]) for result in results)
-
-
-def test_each_kernel_leaves_the_other_s_sequences_alone() -> None:
-    step = long([(1, 20), (3, 20), (1, 5)])
-    single = torch.tensor([True, False, False, False, True])
-    for launch, own in ((lambda call, tile: split_attention(call, tile, None, 1), single), (chunk_attention, ~single)):
-        call = call_of(step)
-        call.out.fill_(NAN)
-        launch(call, call.tiles()[0])
-        assert torch.equal(call.out.isfinite().all(-1).all(-1), own)
 
 
 def test_few_sequences_get_many_programs_and_many_a_few() -> None:
