@@ -11,13 +11,13 @@ few GiB. Scores are in units of log2, so that exp2 needs no factor.
 
 from typing import Any
 
-import triton
 import triton.language as tl
 
+from kernels.part import part
 from kernels.quantized_kv import widen
 
 
-@triton.jit
+@part
 def attend(
     q: tl.tensor,  # [ROWS, HEAD_DIM_PADDED]
     position: tl.tensor,  # [ROWS] of each row's token in its sequence

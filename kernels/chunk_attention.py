@@ -1,5 +1,7 @@
 """Attention of sequences with several queries: prompts, and chunks of prompts.
 
+    out[q] = sum over keys k <= q (and > q - window) of softmax(scale * Q[q] K[k]) V[k]
+
     |<---------- context ---------->|        rows of a tile: ROWS // GROUP query tokens x the GROUP query heads
     | prefix (in the pool) |  query |        that share a KV head, so that K and V are read once for all of them
                               ^ first_token of this tile
@@ -17,7 +19,7 @@ tile of ROWS // GROUP tokens reads what it sees of K and V, n^2 GROUP / ROWS G D
 H200's 790 TFLOP/s; 34 MB of K and V, read once, take 8 us.
 """
 
-from typing import Any, cast
+from typing import Any
 
 import triton
 import triton.language as tl
@@ -27,9 +29,11 @@ from kernels.attention_launches import launches_of
 from kernels.attention_table import Tile
 from kernels.attention_tile import attend
 from kernels.launch import Launch
+from kernels.on_device import on_device
+from kernels.part import part
 
 
-@triton.jit
+@part
 def _find_sequence(query_start_ptr: tl.tensor, tile: tl.tensor, sequences: tl.tensor, TOKENS: tl.constexpr) -> Any:
     """The last sequence whose first tile, `query_start // TOKENS + index`, is not after `tile`."""
     low = 0
@@ -113,34 +117,12 @@ def _chunk_attention_kernel(
         first_visible = tl.maximum(prefix + first_token - window + 1, 0) // KEYS * KEYS
     for first_key in range(first_visible, visible, KEYS):
         maximum, total, acc = attend(
-            q,
-            position,
-            first_key,
-            visible,
-            table,
-            k_cache_ptr,
-            v_cache_ptr,
-            k_scale_ptr,
-            v_scale_ptr,
-            kv_head,
-            cache_block_stride,
-            cache_slot_stride,
-            cache_head_stride,
-            scale_log2,
-            cap_log2,
-            window,
-            maximum,
-            total,
-            acc,
-            KV_HEADS,
-            HEAD_DIM,
-            HEAD_DIM_PADDED,
-            BLOCK_SIZE,
-            KEYS,
-            WINDOWED,
-            CAPPED,
-            KV,
-            NATIVE_FP8,
+            *(q, position, first_key, visible, table),
+            *(k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr),
+            *(kv_head, cache_block_stride, cache_slot_stride, cache_head_stride),
+            *(scale_log2, cap_log2, window),
+            *(maximum, total, acc),
+            *(KV_HEADS, HEAD_DIM, HEAD_DIM_PADDED, BLOCK_SIZE, KEYS, WINDOWED, CAPPED, KV, NATIVE_FP8),
         )
     out = acc / tl.where(total == 0.0, 1.0, total)[:, None]
     out_offset = packed[:, None] * out_token_stride + head[:, None] * out_head_stride + d[None, :]
@@ -151,7 +133,7 @@ def chunk_attention(call: AttentionCall, tile: Tile) -> None:
     """Writes the rows of `call.out` whose sequence has several queries."""
     # Each sequence may end in a tile that is not full: at most one more than its share of the packed tiles.
     tiles = call.q.shape[0] // (call.rows(tile) // call.group) + call.sequences
-    cast("Any", _chunk_attention_kernel)[(tiles, call.q.shape[1] // call.group)](
+    on_device(call.q.device, _chunk_attention_kernel, (tiles, call.q.shape[1] // call.group))(
         call.out, *call.tensors(), call.sequences, *call.numbers(), **call.constants(tile)
     )
 

@@ -2,7 +2,8 @@
 
 For each launch that the kernels' files name (`launches`), prints a Markdown row with registers, bytes spilled and
 shared memory, as ptxas reports them for the machine code. Exits with 1 when a kernel spills that may not, or takes more
-shared memory than a program can have on the chip. `--checked` takes the short list of `make check`.
+shared memory than a program can have on the chip. `--checked` takes the short list of `make check`;
+`--document docs/kernels.md` writes the table that is there anew.
 
 Knows no kernel. Invariant: what triton compiled is asked of the machine code, never estimated.
 """
@@ -16,7 +17,6 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
@@ -27,38 +27,10 @@ import triton
 import kernels
 from kernels.capture import Variant, capture, target_of
 from kernels.launch import Launch
+from kernels.usage import HEAD, SHARED_BYTES_MAX, Usage
+from kernels.usage_document import write_table
 
-# What one program may have, of the table of compute capabilities in NVIDIA's programming guide.
-SHARED_BYTES_MAX = {"sm_80": 163 * 1024, "sm_86": 99 * 1024, "sm_89": 99 * 1024, "sm_90": 227 * 1024}
 _CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Of one variant on one architecture."""
-
-    architecture: str
-    launch: str
-    kernel: str
-    registers: int
-    spilled_bytes: int  # of each thread: its stack, which nothing but spilled registers uses here
-    shared_bytes: int
-    may_spill: bool
-
-    def fault(self) -> str | None:
-        if self.spilled_bytes and not self.may_spill:
-            return "spills"
-        if self.shared_bytes > SHARED_BYTES_MAX[self.architecture]:
-            return "does not fit into shared memory"
-        return None
-
-    def row(self) -> str:
-        kib = f"{self.shared_bytes / 1024:.1f} KiB"
-        cells = (self.architecture, self.launch, self.kernel, self.registers, self.spilled_bytes, kib)
-        return f"| {' | '.join(str(cell) for cell in cells)} | {self.fault() or ''} |"
-
-
-HEAD = "| chip | launch | kernel | registers | bytes spilled | shared memory | fault |\n|---|---|---|--:|--:|--:|---|"
 
 
 def launches(architecture: str) -> list[Launch]:
@@ -96,14 +68,14 @@ def _compile(architecture: str, launch: Launch, variant: Variant) -> Usage:
     )
 
 
-def report(usages: Iterable[Usage], out: TextIO) -> int:
-    """Writes the table. Returns how many kernels must not be served as they are."""
+def report(usages: Iterable[Usage], out: TextIO) -> list[Usage]:
+    """Writes the table, row by row as they come. Returns them."""
     print(HEAD, file=out)
-    faults = 0
+    known: list[Usage] = []
     for usage in usages:
         print(usage.row(), file=out, flush=True)
-        faults += usage.fault() is not None
-    return faults
+        known.append(usage)
+    return known
 
 
 def _compile_named(work: tuple[str, str]) -> list[Usage]:
@@ -119,6 +91,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--checked", action="store_true", help="only the short list of `make check`")
     parser.add_argument("--only", default="", help="launches whose name contains this")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--document", type=Path, help="the file whose table of all launches to replace")
     options = parser.parse_args(arguments)
     work = [
         (architecture, launch.name)
@@ -127,7 +100,10 @@ def main(arguments: list[str]) -> int:
         if options.only in launch.name and (launch.checked or not options.checked)
     ]
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("fork")) as pool:
-        faults = report(chain.from_iterable(pool.map(_compile_named, work)), sys.stdout)
+        usages = report(chain.from_iterable(pool.map(_compile_named, work)), sys.stdout)
+    if options.document:
+        write_table(options.document, usages)
+    faults = sum(usage.fault() is not None for usage in usages)
     print(f"{len(work)} launches, {faults} faults", file=sys.stderr)
     return 1 if faults or not work else 0
 

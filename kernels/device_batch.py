@@ -25,7 +25,6 @@ Invariant: what is prepared for a sequence follows from its own row; no row is n
 """
 
 from dataclasses import dataclass
-from typing import Any, cast
 
 import torch
 import triton
@@ -33,6 +32,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.launch import Launch
+from kernels.on_device import on_device
 
 COMPUTED = -1  # columns of a patch that are not of the block table
 LAST_ID = -2
@@ -195,7 +195,7 @@ def patch_rows(rows: SequenceRows, patches: Tensor) -> None:
     assert patches.is_contiguous()
     if count == 0:
         return
-    cast("Any", _patch_kernel)[(triton.cdiv(count, _BLOCK),)](
+    on_device(rows.computed.device, _patch_kernel, (triton.cdiv(count, _BLOCK),))(
         *(rows.computed, rows.last_ids, rows.block_tables, patches, rows.block_tables.stride(0), count),
         BLOCK=_BLOCK,
         num_warps=_WARPS,
@@ -214,7 +214,7 @@ def prepare_batch(rows: SequenceRows, batch: BatchRows, out: PreparedBatch, *, b
     assert rows.block_tables.stride(1) == out.block_tables.stride(1) == 1
     if tokens == 0:
         return
-    cast("Any", _prepare_kernel)[(sequences + 1,)](
+    on_device(rows.computed.device, _prepare_kernel, (sequences + 1,))(
         *(out.ids, out.positions, out.slots, out.context_lens, out.block_tables),
         *(batch.rows, batch.query_start, batch.given_ids),
         *(rows.computed, rows.last_ids, rows.block_tables),
@@ -238,7 +238,7 @@ def commit_batch(rows: SequenceRows, batch: BatchRows, drawn: Tensor, sample_of:
     assert drawn.dtype == torch.int64
     if sequences == 0:
         return
-    cast("Any", _commit_kernel)[(triton.cdiv(sequences, _BLOCK),)](
+    on_device(rows.computed.device, _commit_kernel, (triton.cdiv(sequences, _BLOCK),))(
         *(rows.computed, rows.last_ids, batch.rows, batch.query_start, drawn, sample_of, sequences),
         BLOCK=_BLOCK,
         num_warps=_WARPS,

@@ -17,7 +17,7 @@ NaN, never a number.
 """
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 import triton
@@ -26,10 +26,12 @@ from torch import Tensor
 
 from kernels.capability import has_fp8
 from kernels.launch import Launch
+from kernels.on_device import on_device
 from kernels.quantized_kv import quantize, raw, widen
 from kernels.split_sum import splits_of, sum_splits
 
 LARGEST = 448.0
+SPLIT_INPUTS = 1024
 
 _LARGEST = tl.constexpr(LARGEST)
 _ROWS = 16
@@ -124,7 +126,7 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     if rows == 0:
         return codes, scales
     block = cast("int", triton.next_power_of_2(inputs))
-    cast("Any", _quantize_rows_kernel)[(rows,)](
+    on_device(x.device, _quantize_rows_kernel, (rows,))(
         *(raw(codes), scales, x, x.stride(0)),
         INPUTS=inputs,
         BLOCK=block,
@@ -146,9 +148,9 @@ def fp8_matmul(codes: Tensor, scales: Tensor, weight: Fp8Weight, dtype: torch.dt
     assert codes.device == weight.codes.device
     if rows == 0:
         return torch.empty(0, outputs, dtype=dtype, device=codes.device)
-    splits = splits_of(outputs, inputs, block_outputs=_OUTPUTS)
+    splits = splits_of(outputs, inputs, block_outputs=_OUTPUTS, split_inputs=SPLIT_INPUTS)
     parts = torch.empty(splits, rows, outputs, device=codes.device)
-    cast("Any", _fp8_matmul_kernel)[(triton.cdiv(outputs, _OUTPUTS), triton.cdiv(rows, _ROWS), splits)](
+    on_device(codes.device, _fp8_matmul_kernel, (triton.cdiv(outputs, _OUTPUTS), triton.cdiv(rows, _ROWS), splits))(
         *(parts, raw(codes), scales, raw(weight.codes), weight.scales, rows, outputs),
         INPUTS=inputs,
         INPUTS_A_SPLIT=triton.cdiv(triton.cdiv(inputs, splits), _INPUTS) * _INPUTS,

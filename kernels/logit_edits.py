@@ -12,13 +12,14 @@ so it takes a few microseconds: as long as a launch, whatever the bandwidth.
 Invariant: a row's entries change that row alone; an id outside the vocabulary changes nothing and is reported.
 """
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.on_device import on_device
 from kernels.part import part
 from kernels.sampling import BANNED, LOGIT_MAX, NOT_FINITE, OUTSIDE, PENALTY_MIN, LogitEdits
 
@@ -128,7 +129,7 @@ def edit_logits(logits: Tensor, edits: LogitEdits) -> Tensor:
     faults = torch.empty(rows, dtype=torch.int32, device=logits.device)
     if rows == 0:
         return faults
-    cast("Any", _edit_kernel)[(rows,)](
+    on_device(logits.device, _edit_kernel, (rows,))(
         logits,
         faults,
         *(edits.bias.starts, edits.bias.ids, edits.bias.values),

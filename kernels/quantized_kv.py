@@ -10,9 +10,10 @@ have no instruction for E4M3, so bytes are taken apart with integers there; writ
 from typing import Literal
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
+
+from kernels.part import part
 
 KvForm = Literal["model", "int8", "fp8"]
 
@@ -34,7 +35,7 @@ def raw(cache: Tensor) -> Tensor:
     return cache.view(torch.uint8) if cache.dtype == torch.float8_e4m3fn else cache
 
 
-@triton.jit
+@part
 def quantize(x: tl.tensor, scale: tl.tensor, KV: tl.constexpr) -> tl.tensor:
     """x, scale: float32; the bytes of x / scale, which is at most what the form can hold."""
     y = x / tl.where(scale > 0.0, scale, 1.0)
@@ -51,12 +52,12 @@ def quantize(x: tl.tensor, scale: tl.tensor, KV: tl.constexpr) -> tl.tensor:
     return whole
 
 
-@triton.jit
+@part
 def largest(KV: tl.constexpr) -> float:
     return 127.0 if KV == "int8" else 448.0
 
 
-@triton.jit
+@part
 def widen(x: tl.tensor, dtype: tl.dtype, KV: tl.constexpr, NATIVE_FP8: tl.constexpr) -> tl.tensor:
     """Loaded bytes in the type of the queries, not yet scaled. Exact."""
     if KV == "int8":

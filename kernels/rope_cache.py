@@ -13,14 +13,14 @@ bytes, and D cosines and sines of 4. About 10 FLOPs an element of q and k: far b
 decides. Llama-3.1-8B, bfloat16: 25 KB a token, 1.5 us of an H200's 4.3 TB/s for 256 tokens, less than a launch.
 """
 
-from typing import Any, cast
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from kernels.launch import Launch
+from kernels.on_device import on_device
+from kernels.part import part
 from kernels.quantized_kv import form_of, largest, quantize, raw
 
 
@@ -68,7 +68,7 @@ def _rope_and_cache_kernel(
     heads = tl.arange(0, HEADS_PADDED)[:, None]
     q_mask = (heads < HEADS) & (d < HALF)
     q_low = q_ptr + token * q_token_stride + heads * q_head_stride + d
-    low, high = _load_halves(q_low, q_mask, HALF)  # pyright: ignore[reportGeneralTypeIssues] (Triton's call)
+    low, high = _load_halves(q_low, q_mask, HALF)
     low, high = _rotate(low, high, q_norm_ptr, d, norm_eps, cos, sin, HALF, NORMED)
     tl.store(q_low, low, mask=q_mask)
     tl.store(q_low + HALF, high, mask=q_mask)
@@ -89,13 +89,13 @@ def _rope_and_cache_kernel(
     _write(low, high, v_cache_ptr + target, v_scale_ptr, scale, kv_mask, kv_heads < KV_HEADS, HALF, KV)
 
 
-@triton.jit
+@part
 def _load_halves(low_ptr: tl.tensor, mask: tl.tensor, HALF: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
     low = tl.load(low_ptr, mask=mask, other=0.0).to(tl.float32)
     return low, tl.load(low_ptr + HALF, mask=mask, other=0.0).to(tl.float32)
 
 
-@triton.jit
+@part
 def _rotate(
     low: tl.tensor,
     high: tl.tensor,
@@ -115,7 +115,7 @@ def _rotate(
     return low * cos - high * sin, high * cos + low * sin
 
 
-@triton.jit
+@part
 def _write(
     low: tl.tensor,
     high: tl.tensor,
@@ -168,7 +168,7 @@ def rope_and_cache(
     assert form == form_of(v_cache, v_scale)
     if tokens == 0:
         return q
-    cast("Any", _rope_and_cache_kernel)[(tokens,)](
+    on_device(q.device, _rope_and_cache_kernel, (tokens,))(
         q,
         k,
         v,

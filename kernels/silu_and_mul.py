@@ -12,14 +12,13 @@ Owns the Triton kernel and its launcher; the gate and up projections lie next to
 Invariant: computed in float32, rounded once.
 """
 
-from typing import Any, cast
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from kernels.launch import Launch
+from kernels.on_device import on_device
 
 _BLOCK = 1024
 
@@ -53,7 +52,7 @@ def silu_and_mul(gate_up: Tensor) -> Tensor:
     if tokens == 0:
         return y
     block = min(_BLOCK, triton.next_power_of_2(intermediate))
-    cast("Any", _silu_and_mul_kernel)[(tokens, triton.cdiv(intermediate, block))](
+    on_device(gate_up.device, _silu_and_mul_kernel, (tokens, triton.cdiv(intermediate, block)))(
         y, gate_up, gate_up.stride(0), INTERMEDIATE=intermediate, BLOCK=block, enable_fp_fusion=True
     )
     return y

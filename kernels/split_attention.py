@@ -2,6 +2,9 @@
 
 Source: Flash-Decoding (Dao et al., 2023), with splits of one fixed length.
 
+    part[s]   = sum over k in split s of softmax(scale * Q K[k]) V[k]        weight[s] = sum of exp(scale * Q K[k])
+    out       = sum over splits of weight[s] / (sum of all weights) * part[s]
+
     keys     |0 .. 511|512 .. 1023|1024 .. 1299|       each split's sum, by itself, into the scratch; then the reduce
     program      0          1           2              kernel adds them up, in order, and rounds once
     or           0          1           0              (with two programs for the sequence)
@@ -16,7 +19,7 @@ memory decides: 64k keys of a layer are 268 MB, 62 us at 4.3 TB/s. The splits ad
 each 512 keys and head: 2 x 4 (D + 1) H / (512 x 2 G D b), 1.6 % of it.
 """
 
-from typing import Any, cast
+from typing import Any
 
 import triton
 import triton.language as tl
@@ -27,6 +30,8 @@ from kernels.attention_scratch import SPLIT_KEYS, AttentionScratch, splits
 from kernels.attention_table import Tile
 from kernels.attention_tile import attend
 from kernels.launch import Launch
+from kernels.on_device import on_device
+from kernels.part import part
 
 _PARTS = 16  # splits that the reduce kernel adds at once
 _PROGRAMS = 4096  # enough for every SM of a large chip, several times over
@@ -79,8 +84,7 @@ def _split_attention_kernel(
     if tl.load(query_start_ptr + sequence + 1) - token != 1:
         return
     context = tl.load(context_lens_ptr + sequence)
-    ranges = _range_of_splits(context, window, SPLIT, WINDOWED)
-    first_key, first_split, split_end = ranges  # pyright: ignore[reportGeneralTypeIssues] (Triton's call)
+    first_key, first_split, split_end = _range_of_splits(context, window, SPLIT, WINDOWED)
 
     rows = tl.arange(0, ROWS)
     d = tl.arange(0, HEAD_DIM_PADDED)
@@ -96,34 +100,12 @@ def _split_attention_kernel(
         key_end = tl.minimum((split + 1) * SPLIT, context)
         for key in range(tl.maximum(split * SPLIT, first_key // KEYS * KEYS), key_end, KEYS):
             maximum, total, acc = attend(
-                q,
-                position,
-                key,
-                key_end,
-                block_tables_ptr + sequence * table_stride,
-                k_cache_ptr,
-                v_cache_ptr,
-                k_scale_ptr,
-                v_scale_ptr,
-                kv_head,
-                cache_block_stride,
-                cache_slot_stride,
-                cache_head_stride,
-                scale_log2,
-                cap_log2,
-                window,
-                maximum,
-                total,
-                acc,
-                KV_HEADS,
-                HEAD_DIM,
-                HEAD_DIM_PADDED,
-                BLOCK_SIZE,
-                KEYS,
-                WINDOWED,
-                CAPPED,
-                KV,
-                NATIVE_FP8,
+                *(q, position, key, key_end, block_tables_ptr + sequence * table_stride),
+                *(k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr),
+                *(kv_head, cache_block_stride, cache_slot_stride, cache_head_stride),
+                *(scale_log2, cap_log2, window),
+                *(maximum, total, acc),
+                *(KV_HEADS, HEAD_DIM, HEAD_DIM_PADDED, BLOCK_SIZE, KEYS, WINDOWED, CAPPED, KV, NATIVE_FP8),
             )
         result = acc / tl.where(total == 0.0, 1.0, total)[:, None]
         if split_end - first_split == 1:
@@ -135,7 +117,7 @@ def _split_attention_kernel(
             tl.store(weight_ptr + part, maximum + tl.log2(total), mask=rows < GROUP)
 
 
-@triton.jit
+@part
 def _range_of_splits(context: tl.tensor, window: tl.tensor, SPLIT: tl.constexpr, WINDOWED: tl.constexpr) -> Any:
     """The first key that is seen, its split, and the end of the splits, of which there is at least one."""
     first_key = context * 0
@@ -168,8 +150,7 @@ def _reduce_splits_kernel(
     if tl.load(query_start_ptr + sequence + 1) - token != 1:
         return
     context = tl.load(context_lens_ptr + sequence)
-    ranges = _range_of_splits(context, window, SPLIT, WINDOWED)
-    _, first_split, split_end = ranges  # pyright: ignore[reportGeneralTypeIssues] (Triton's call)
+    _, first_split, split_end = _range_of_splits(context, window, SPLIT, WINDOWED)
     if split_end - first_split == 1:
         return  # it is in `out` already
     d = tl.arange(0, HEAD_DIM_PADDED)
@@ -205,7 +186,7 @@ def split_attention(call: AttentionCall, tile: Tile, scratch: AttentionScratch |
     scratch = scratch or AttentionScratch.of(sequences, context_max, heads, head_dim, call.q.device)
     _check(scratch, call, needed)
     splits_max = scratch.out.shape[2]
-    cast("Any", _split_attention_kernel)[(sequences, heads // call.group, min(needed, programs))](
+    on_device(call.q.device, _split_attention_kernel, (sequences, heads // call.group, min(needed, programs)))(
         call.out,
         scratch.out,
         scratch.weight_log2,
@@ -222,7 +203,7 @@ def split_attention(call: AttentionCall, tile: Tile, scratch: AttentionScratch |
 def reduce_splits(call: AttentionCall, scratch: AttentionScratch) -> None:
     """Writes the rows of `call.out` whose sequence has one query and sees several splits, from the scratch."""
     _, heads, splits_max, head_dim = scratch.out.shape
-    cast("Any", _reduce_splits_kernel)[(call.sequences, heads)](
+    on_device(call.q.device, _reduce_splits_kernel, (call.sequences, heads))(
         call.out,
         scratch.out,
         scratch.weight_log2,

@@ -9,25 +9,26 @@ the 16 rows of a small batch. One program for each stretch of a row.
 Owns the kernel, its launcher, and how many splits a product has.
 """
 
-from typing import Any, cast
+from typing import cast
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-SPLIT_INPUTS = 1024
+from kernels.on_device import on_device
+
 PROGRAMS_ENOUGH = 256  # that fill the largest chip by themselves
 
 _BLOCK = 1024
 _WARPS = 4
 
 
-def splits_of(outputs: int, inputs: int, *, block_outputs: int) -> int:
-    """How many programs share the inputs of one block of outputs."""
+def splits_of(outputs: int, inputs: int, *, block_outputs: int, split_inputs: int) -> int:
+    """How many programs share the inputs of one block of outputs: each has `split_inputs` of them, or all."""
     if triton.cdiv(outputs, block_outputs) >= PROGRAMS_ENOUGH:
         return 1
-    return cast("int", triton.cdiv(inputs, SPLIT_INPUTS))
+    return cast("int", triton.cdiv(inputs, split_inputs))
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -56,7 +57,7 @@ def sum_splits(parts: Tensor, dtype: torch.dtype) -> Tensor:
         return parts[0]
     y = torch.empty(rows, outputs, dtype=dtype, device=parts.device)
     block = min(_BLOCK, triton.next_power_of_2(outputs))
-    cast("Any", _sum_kernel)[(rows, triton.cdiv(outputs, block))](
+    on_device(parts.device, _sum_kernel, (rows, triton.cdiv(outputs, block)))(
         y, parts, rows, OUTPUTS=outputs, SPLITS=splits, BLOCK=block, num_warps=_WARPS
     )
     return y

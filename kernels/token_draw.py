@@ -21,7 +21,7 @@ Invariant: a row's result depends on its own logits and parameters alone, bit fo
 reported, and the others do not notice.
 """
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 import triton
@@ -32,6 +32,7 @@ from kernels.floor_search import mass_from, search_floor
 from kernels.launch import Launch
 from kernels.logit_edits import edit_logits
 from kernels.noise import key_of, noise_of
+from kernels.on_device import on_device
 from kernels.sampling import ALL_BANNED, Drawn, DrawParams, LogitEdits, TokenLists
 from kernels.vocabulary_scan import (
     FLOATS,
@@ -188,8 +189,8 @@ def draw_tokens(logits: Tensor, params: DrawParams, edits: LogitEdits | None = N
     ints = torch.empty(rows, INTS, tiles, dtype=torch.int32, device=device)
     limits = (params.temperature, params.top_k, params.top_p, params.min_p)
     inputs = (logits, *limits, params.seed, params.choice, params.position, logits.stride(0), vocab, tiles)
-    cast("Any", scan_kernel)[(rows, tiles)](floats, ints, *inputs, TILE=tile, num_warps=SCAN_WARPS)
-    cast("Any", _draw_kernel)[(rows,)](
+    on_device(device, scan_kernel, (rows, tiles))(floats, ints, *inputs, TILE=tile, num_warps=SCAN_WARPS)
+    on_device(device, _draw_kernel, (rows,))(
         *(ids, logprobs, floors, totals, faults),
         torch.empty(rows, KEPT, device=device),
         *(floats, ints, *inputs),

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from bench.gpu import draws, products
+from bench.gpu import draws, places, products
 from bench.gpu.cases import AttentionInputs, AttentionShape
 from bench.gpu.machine import Machine
 from bench.gpu.part import Case, Found, Row, told
@@ -59,6 +59,7 @@ def _cases(machine: Machine) -> Iterator[Case]:
         yield from _attention(machine, dtype)
         yield from products.cases(machine, dtype)
     yield from draws.cases(machine)
+    yield from places.cases(machine)
 
 
 def _elementwise(machine: Machine, dtype: torch.dtype) -> Iterator[Case]:

@@ -11,15 +11,18 @@ from kernels.attention_launches import launches_of
 from kernels.attention_scratch import AttentionScratch
 from kernels.attention_table import ARCHITECTURES, BLOCK_SIZES, HEAD_DIMS, KV_TYPES, Tile, rows, tiles
 from kernels.capture import capture
-from kernels.compile import Usage, compile_launch, launches, main, report
+from kernels.compile import compile_launch, launches, main, report
 from kernels.launch import Launch
 from kernels.paged_attention import paged_attention
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope_cache import rope_and_cache
 from kernels.silu_and_mul import silu_and_mul
 from kernels.split_attention import split_attention
+from kernels.usage import Usage
+from kernels.usage_document import BEGIN, END, launches_in, write_table
 
 BLOCK_SIZE = 16
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -118,7 +121,8 @@ def test_a_launch_compiles_without_a_device(architecture) -> None:
     launch = next(launch for launch in launches(architecture) if launch.name == "decode 80 x 16 16-bit")
     usages = list(compile_launch(architecture, launch))
     assert [usage.kernel for usage in usages] == ["_split_attention_kernel", "_reduce_splits_kernel"]
-    assert report(usages, io.StringIO()) == 0
+    assert report(usages, io.StringIO()) == usages
+    assert [usage.fault() for usage in usages] == [None, None]
     assert all(0 < usage.registers <= 255 for usage in usages)
 
 
@@ -135,7 +139,7 @@ def decode(tile: Tile, head_dim: int) -> Launch:
 def test_a_kernel_of_decodes_that_spills_is_a_fault() -> None:
     usages = list(compile_launch("sm_80", decode(Tile(rows=16, keys=64, warps=1, stages=2), 128)))
     written = io.StringIO()
-    assert report(usages, written) == 1
+    assert [usage.fault() for usage in report(usages, written)].count("spills") == 1
     assert "| spills |" in written.getvalue()
 
 
@@ -143,7 +147,7 @@ def test_a_kernel_that_does_not_fit_into_shared_memory_is_a_fault() -> None:
     usages = list(compile_launch("sm_80", decode(Tile(rows=16, keys=64, warps=8, stages=7), 256)))
     assert usages[0].spilled_bytes == 0
     written = io.StringIO()
-    assert report(usages, written) == 1
+    assert [usage.fault() for usage in report(usages, written)].count("does not fit into shared memory") == 1
     assert "shared memory |" in written.getvalue().splitlines()[2]
 
 
@@ -153,6 +157,32 @@ def test_only_some_may_spill_and_none_may_be_too_large() -> None:
     assert Usage(**usage, spilled_bytes=8, shared_bytes=0, may_spill=False).fault() == "spills"
     assert Usage(**usage, spilled_bytes=0, shared_bytes=99 * 1024, may_spill=True).fault() is None
     assert Usage(**usage, spilled_bytes=0, shared_bytes=99 * 1024 + 1, may_spill=True).fault() is not None
+
+
+def test_the_document_s_table_is_of_what_the_code_launches() -> None:
+    named = launches_in(ROOT / "docs/kernels.md")
+    assert list(dict.fromkeys(named)) == [launch.name for launch in launches("sm_90")]
+    assert set(named) == {launch.name for launch in launches("sm_80")}
+
+
+def test_a_table_is_written_between_its_marks_alone(tmp_path) -> None:
+    document = tmp_path / "kernels.md"
+    document.write_text(f"before\n{BEGIN}\n| old |\n{END}\nafter\n")
+    usage = {"launch": "decode", "may_spill": False, "spilled_bytes": 0}
+    usages = [
+        Usage("sm_90", kernel="_k", registers=90, shared_bytes=2048, **usage),
+        Usage("sm_90", kernel="_reduce", registers=30, shared_bytes=0, **usage),
+        Usage("sm_80", kernel="_k", registers=80, shared_bytes=1536, **usage),
+    ]
+    for _ in range(2):
+        write_table(document, usages)
+        lines = document.read_text().splitlines()
+        assert (lines[0], lines[-1]) == ("before", "after")
+        assert lines[-5:-3] == [
+            "| decode | `k` | 80 | 0 | 1.5 | 90 | 0 | 2.0 |",
+            "| decode | `reduce` |  |  |  | 30 | 0 | 0.0 |",
+        ]
+        assert launches_in(document) == ["decode", "decode"]
 
 
 def test_the_command_says_no_where_it_compiled_nothing(capsys) -> None:

@@ -65,8 +65,11 @@ def element_wise(tokens: int) -> None:
     ("step", "kernels"),
     [
         (sampling, ["_draw_kernel", "_edit_kernel", "scan_kernel"]),
-        # 4 and 8 bits are two variants of one kernel; their sums are one.
-        (products, ["_fp8_matmul_kernel", *["_quantized_matmul_kernel"] * 2, "_quantize_rows_kernel", "_sum_kernel"]),
+        # 4 and 8 bits are two variants of one kernel; their sums are one, and that of half as many splits another.
+        (
+            products,
+            ["_fp8_matmul_kernel", *["_quantized_matmul_kernel"] * 2, "_quantize_rows_kernel", *["_sum_kernel"] * 2],
+        ),
         (batches, ["_commit_kernel", "_patch_kernel", "_prepare_kernel"]),
         (element_wise, ["_add_rms_norm_kernel", "_rms_norm_kernel", "_silu_and_mul_kernel"]),
     ],

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from kernels.attention_call import AttentionCall
+
 NAN = float("nan")
 
 
@@ -91,3 +93,21 @@ class Step:
             query_start=torch.tensor([0, stop - start], dtype=torch.int32),
             context_lens=self.context_lens[sequence : sequence + 1],
         )
+
+
+def call_of(step: Step) -> AttentionCall:
+    """As a launcher of one kernel takes it."""
+    return AttentionCall(
+        torch.zeros_like(step.q),
+        step.q,
+        step.k_cache,
+        step.v_cache,
+        None,
+        None,
+        step.block_tables,
+        step.query_start,
+        step.context_lens,
+        scale=0.25,
+        soft_cap=None,
+        window=step.window,
+    )

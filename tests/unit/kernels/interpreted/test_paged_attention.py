@@ -67,8 +67,10 @@ def test_sequences_without_queries_take_no_part(ops) -> None:
     assert torch.equal(padded.run(ops), quiet.run(ops))
 
 
-def test_a_row_without_context_is_zero(ops) -> None:
+@pytest.mark.parametrize("kv", [None, torch.int8], ids=["model", "int8"])
+def test_a_row_without_context_is_zero(ops, kv) -> None:
     step = Step.of([(1, 9), (1, 1), (3, 9), (3, 3)])
+    step = step if kv is None else step.quantized(kv)
     step.context_lens[1] = step.context_lens[3] = 0
     for window in (None, 2):
         out = replace(step, window=window).run(ops)
@@ -189,6 +191,29 @@ def test_the_configurations_of_the_table(ops, truth, head_dim, block_size, kv, d
     assert_near(step.run(ops), step.exact(truth))
 
 
+@pytest.mark.parametrize("kv", [torch.int8, torch.float8_e4m3fn], ids=["int8", "fp8"])
+def test_values_of_zero_in_a_quantized_pool_give_zero(ops, kv) -> None:
+    step = Step.of([(1, 20), (3, 20)])
+    step.v_cache[step.v_cache.isfinite()] = 0.0
+    step = step.quantized(kv)
+    step.v_cache = step.v_cache.float().nan_to_num(0.0).to(kv)
+    assert torch.equal(step.run(ops), torch.zeros_like(step.q))
+
+
+def test_scales_of_more_than_two_to_the_31_elements(ops, truth) -> None:
+    """All blocks are one block's memory; their scales are their own."""
+    block_size, kv_heads, head_dim = 16, 2, 16
+    blocks = 2**31 // (block_size * kv_heads) + 2
+    block = torch.randint(-127, 128, (1, block_size, kv_heads, head_dim), dtype=torch.int8)
+    scales = sparse(blocks * block_size * kv_heads, torch.float32).view(blocks, block_size, kv_heads)
+    scales[1], scales[-1] = torch.rand(2, block_size, kv_heads) / 127
+    step = Step.of([(1, 32), (3, 32)], head_dim=head_dim)
+    step.block_tables = torch.tensor([[1, blocks - 1]] * 2, dtype=torch.int32)
+    step.k_cache = step.v_cache = block.expand(blocks, -1, -1, -1)
+    step.k_scale = step.v_scale = scales
+    assert_near(step.run(ops), step.exact(truth))
+
+
 def test_a_bound_of_one_query_launches_less_and_changes_nothing(ops) -> None:
     step = Step.of([(1, 20), (1, 33)])
     assert torch.equal(step.run(ops, queries_max=1), step.run(ops))
@@ -219,8 +244,9 @@ def test_a_pool_of_more_than_two_to_the_31_elements(ops, truth) -> None:
     assert_near(replace(step, k_cache=far[0], v_cache=far[1]).run(ops), step.exact(truth))
 
 
-def test_queries_beyond_two_to_the_31_elements(ops, truth) -> None:
-    step = Step.of([(3, 20)], dtype=torch.float16)
+@pytest.mark.parametrize("lens", [[(3, 20)], [(1, 5), (1, 16), (1, 20)]], ids=["chunk", "decodes"])
+def test_queries_beyond_two_to_the_31_elements(ops, truth, lens) -> None:
+    step = Step.of(lens, dtype=torch.float16)
     stride = 2**30 + 64  # fits in 32 bits, as two of it do not
     far = sparse(2 * stride + 128).as_strided(step.q.shape, (stride, *step.q.stride()[1:]))
     far.copy_(step.q)

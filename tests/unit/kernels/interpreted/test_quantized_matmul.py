@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from kernels import reference_matmul
+from kernels.fp8_matmul import SPLIT_INPUTS as FP8_SPLIT_INPUTS
 from kernels.fp8_matmul import Fp8Weight, fp8_matmul, quantize_rows, quantize_weight
 from kernels.packed_weight import pack as pack_for_cpu
-from kernels.quantized_matmul import quantized_matmul
+from kernels.quantized_matmul import SPLIT_INPUTS, quantized_matmul
 from kernels.quantized_weight import QuantizedWeight, pack, quantize
-from kernels.split_sum import PROGRAMS_ENOUGH, SPLIT_INPUTS, splits_of
+from kernels.split_sum import PROGRAMS_ENOUGH, splits_of
 from tests.unit.kernels.interpreted.near import sparse
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3}
@@ -27,7 +28,7 @@ def assert_near(got: Tensor, exact: Tensor) -> None:
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize(
     ("rows", "outputs", "inputs", "group"),
-    [(1, 16, 32, 32), (3, 70, 96, 32), (16, 64, 128, 64), (17, 5, 256, 128), (2, 33, SPLIT_INPUTS + 64, 32)],
+    [(1, 16, 32, 32), (3, 70, 96, 32), (8, 64, 128, 64), (9, 5, 256, 128), (2, 33, SPLIT_INPUTS + 64, 32)],
 )
 def test_quantized_products(dtype, rows, outputs, inputs, group, bits) -> None:
     weight = quantize(torch.randn(outputs, inputs), bits=bits, group=group)
@@ -68,22 +69,23 @@ def test_factors_of_sixteen_bits() -> None:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, about the noise
 @pytest.mark.parametrize("kind", ["int4", "int8", "fp8"])
 def test_a_row_is_the_same_in_any_company(kind) -> None:
-    weight, x = torch.randn(40, SPLIT_INPUTS + 32), torch.randn(18, SPLIT_INPUTS + 32)
+    inputs, rows_each = (FP8_SPLIT_INPUTS, 16) if kind == "fp8" else (SPLIT_INPUTS, 8)
+    weight, x = torch.randn(40, inputs + 32), torch.randn(rows_each + 2, inputs + 32)
 
     def product(x: Tensor) -> Tensor:
         if kind == "fp8":
             return fp8_matmul(*quantize_rows(x), quantize_weight(weight), torch.float32)
         return quantized_matmul(x, quantize(weight, bits=int(kind[3:]), group=32))
 
-    alone = product(x[17:])
-    x[3], x[16] = math.nan, 1e30
-    assert torch.equal(product(x)[17:], alone)
+    alone = product(x[rows_each + 1 :])
+    x[3], x[rows_each] = math.nan, 1e30
+    assert torch.equal(product(x)[rows_each + 1 :], alone)
 
 
 def test_splits_follow_from_the_weight_alone() -> None:
-    assert splits_of(64, SPLIT_INPUTS, block_outputs=64) == 1
-    assert splits_of(64, SPLIT_INPUTS + 1, block_outputs=64) == 2
-    assert splits_of(64 * PROGRAMS_ENOUGH, 8 * SPLIT_INPUTS, block_outputs=64) == 1
+    assert splits_of(64, 512, block_outputs=64, split_inputs=512) == 1
+    assert splits_of(64, 513, block_outputs=64, split_inputs=512) == 2
+    assert splits_of(64 * PROGRAMS_ENOUGH, 4096, block_outputs=64, split_inputs=512) == 1
 
 
 def test_rows_quantized_to_eight_bits(dtype) -> None:
@@ -95,7 +97,7 @@ def test_rows_quantized_to_eight_bits(dtype) -> None:
     assert torch.equal(codes.view(torch.uint8), exact_codes.view(torch.uint8))
 
 
-@pytest.mark.parametrize(("rows", "outputs", "inputs"), [(1, 16, 16), (3, 70, 129), (17, 5, SPLIT_INPUTS + 40)])
+@pytest.mark.parametrize(("rows", "outputs", "inputs"), [(1, 16, 16), (3, 70, 129), (17, 5, FP8_SPLIT_INPUTS + 40)])
 def test_fp8_products(dtype, rows, outputs, inputs) -> None:
     weight, (codes, scales) = quantize_weight(torch.randn(outputs, inputs)), quantize_rows(torch.randn(rows, inputs))
     got = fp8_matmul(codes, scales, weight, dtype)

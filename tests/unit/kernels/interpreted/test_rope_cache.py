@@ -178,6 +178,19 @@ def test_pools_of_more_than_two_to_the_31_elements(ops, truth) -> None:
     assert_near(step.v_cache[-1, -1], exact_v[0])
 
 
+def test_scales_of_more_than_two_to_the_31_elements(ops) -> None:
+    kv_heads, head_dim = 2, 16
+    blocks = 2**31 // (BLOCK_SIZE * kv_heads) + 1
+    block = torch.zeros(1, BLOCK_SIZE, kv_heads, head_dim, dtype=torch.int8)  # every block's
+    scales = sparse(blocks * BLOCK_SIZE * kv_heads, torch.float32).view(blocks, BLOCK_SIZE, kv_heads)
+    q, k, v = torch.randn(3, 1, kv_heads, head_dim)
+    caches = (block.expand(blocks, -1, -1, -1), block.clone().expand(blocks, -1, -1, -1))
+    step = Step(q, k, v, *caches, positions=[0], slots=[blocks * BLOCK_SIZE - 1], k_scale=scales, v_scale=scales)
+    step.run(ops)
+    torch.testing.assert_close(scales[-1, -1], v[0].abs().amax(-1) / 127)  # V's are written last
+    assert not scales[0].any()
+
+
 def test_projections_of_more_than_two_to_the_31_elements(ops, truth) -> None:
     stride = 2**30 + 64  # fits in 32 bits, as two of it do not
     q, k, v = (sparse(2 * stride + 16).as_strided((3, 1, 16), (stride, 16, 1)) for _ in range(3))

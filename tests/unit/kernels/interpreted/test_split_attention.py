@@ -4,10 +4,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.attention_call import AttentionCall
 from kernels.attention_scratch import SPLIT_KEYS, AttentionScratch
 from kernels.split_attention import programs_each, reduce_splits, split_attention
-from tests.unit.kernels.interpreted.attention_step import NAN, Step
+from tests.unit.kernels.interpreted.attention_step import NAN, Step, call_of
 from tests.unit.kernels.interpreted.near import assert_near, sparse
 
 
@@ -34,23 +33,6 @@ def test_contexts_around_a_split(ops, truth, window) -> None:
 def test_a_quantized_pool_in_splits(ops, truth, kv) -> None:
     step = replace(long([(1, 520)]).quantized(kv), soft_cap=2.0)
     assert_near(step.run(ops), step.exact(truth))
-
-
-def call_of(step: Step) -> AttentionCall:
-    return AttentionCall(
-        torch.zeros_like(step.q),
-        step.q,
-        step.k_cache,
-        step.v_cache,
-        None,
-        None,
-        step.block_tables,
-        step.query_start,
-        step.context_lens,
-        scale=0.25,
-        soft_cap=None,
-        window=step.window,
-    )
 
 
 # As many splits as are added at once (16), one more, and two rounds of them from the second split on, with a window.
