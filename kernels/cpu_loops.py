@@ -73,6 +73,12 @@ def rms_norm(x: Floats, weight: Floats, eps: np.float32, out: Floats) -> None:
             _norm_row(x[row], weight, eps, out[row])
 
 
+def wake() -> None:
+    """Have numba load now what it loads when anything is first called, a third of a second of Python."""
+    row = np.zeros((1, 1), np.float32)
+    rms_norm(row, row[0], ONE, row)
+
+
 @njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def _add_norm_row(x: Any, residual: Any, weight: Any, eps: Any, out: Any) -> None:
     for i in range(x.shape[0]):

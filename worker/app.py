@@ -11,6 +11,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -184,6 +185,7 @@ def _load_fake(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
 def _load_torch(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
     import torch  # noqa: PLC0415 - see the module's docstring
 
+    from kernels import cpu_loops  # noqa: PLC0415
     from kernels.cpu import CpuOps  # noqa: PLC0415
     from worker.engine.torch_runner import TorchRunner, kv_blocks, kv_dtype  # noqa: PLC0415
     from worker.models.load import load_model  # noqa: PLC0415
@@ -191,7 +193,10 @@ def _load_torch(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
     torch.set_num_threads(settings.threads or os.cpu_count() or 1)
     device = torch.device("cpu")
     try:
-        model = load_model(path, settings.dtype, _progress(path), device=device, weights=settings.weights)
+        with ThreadPoolExecutor(max_workers=1) as beside:
+            woken = beside.submit(cpu_loops.wake)
+            model = load_model(path, settings.dtype, _progress(path), device=device, weights=settings.weights)
+            woken.result()
     except ValueError as error:
         raise CannotStart(str(error)) from error
     found = kv_blocks(
