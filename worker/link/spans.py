@@ -66,6 +66,6 @@ def _engine(held: HeldAttempt, parent: Context, ending: Ending, now: float) -> I
             context=parent.child(),
             parent=parent,
             start_s=start_s,
-            end_s=max(start_s, end_s),
+            end_s=end_s,
             attributes=attributes,
         )

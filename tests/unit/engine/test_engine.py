@@ -358,7 +358,7 @@ def test_a_runner_of_another_shape_is_refused():
 
 def test_a_step_tells_which_requests_it_begins():
     engine = make_engine(make_runner())
-    engine.add(make_request("a", n=2))
+    engine.add(make_request("a", prompts=(HI, [*HI, *HI]), n=2))
     engine.add(make_request("b"))
     begun = []
     while engine.has_work:
