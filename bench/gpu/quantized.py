@@ -22,7 +22,7 @@ from worker.models.config import ModelConfig
 from worker.models.decoder import Decoder, StepTensors
 from worker.models.device_packer import DeviceMode, DevicePacker
 
-PROMPT = 20
+PROMPT = 80  # of more rows than are multiplied from codes
 
 
 @dataclass(frozen=True)
@@ -98,11 +98,12 @@ def _logits(machine: Machine, config: ModelConfig, variant: Variant) -> Tensor:
     """[2, vocab] after a prompt and after a decode that reads what the prompt has left."""
     device, dtype = machine.device, pool_dtype(variant.kv, _dtype(machine))
     decoder = _decoder(machine, config, variant)
-    blocks = -(-(PROMPT + 1) // BLOCK_SIZE)
+    prompt = 5 if machine.dry else PROMPT
+    blocks = -(-(prompt + 1) // BLOCK_SIZE)
     pool = kv_pool(config, blocks_total=1 + blocks, block_size=BLOCK_SIZE, dtype=dtype, device=device)
     tables = torch.arange(1, 1 + blocks, dtype=torch.int32, device=device).unsqueeze(0)
     logits: list[Tensor] = []
-    for start, end in ((0, PROMPT), (PROMPT, PROMPT + 1)):
+    for start, end in ((0, prompt), (prompt, prompt + 1)):
         positions = torch.arange(start, end, device=device)
         step = StepTensors(
             ids=positions + 1,

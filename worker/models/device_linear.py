@@ -14,8 +14,9 @@ from torch import Tensor
 from kernels.fp8_matmul import Fp8Weight, fp8_matmul, quantize_rows
 from kernels.quantized_matmul import ROWS_MAX, quantized_matmul
 from kernels.quantized_weight import LANES, QuantizedWeight
+from kernels.whole_weight import whole_fp8_weight, whole_weight
 
-SLICE_ELEMENTS = 1 << 24  # made whole at once: 32 MiB in bfloat16, and up to 200 MiB on the way there
+SLICE_ELEMENTS = 1 << 24  # made whole at once: 32 MiB in bfloat16, which stay in the L2 cache of an H200
 
 
 class QuantizedLinear:
@@ -36,7 +37,7 @@ class QuantizedLinear:
         weight, tiles = self.weight, slice(outputs.start // LANES, -(-outputs.stop // LANES))
         minimums = None if weight.minimums is None else weight.minimums[tiles]
         part = QuantizedWeight(outputs.stop - outputs.start, weight.codes[tiles], weight.scales[tiles], minimums)
-        return part.whole(dtype)
+        return whole_weight(part, dtype)
 
 
 class Fp8Linear:
@@ -53,7 +54,7 @@ class Fp8Linear:
         return out if self.bias is None else out.add_(self.bias)
 
     def _whole(self, outputs: slice, dtype: torch.dtype) -> Tensor:
-        return Fp8Weight(self.weight.codes[outputs], self.weight.scales[outputs]).whole(dtype)
+        return whole_fp8_weight(Fp8Weight(self.weight.codes[outputs], self.weight.scales[outputs]), dtype)
 
 
 def _by_slices(x: Tensor, outputs: int, whole: Callable[[slice, torch.dtype], Tensor]) -> Tensor:
