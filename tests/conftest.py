@@ -3,8 +3,18 @@ import uuid
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import structlog
 
 from tests import services
+
+
+def pytest_configure() -> None:
+    """Tracebacks as they are: where rich is installed, structlog draws each with all its locals, which takes seconds on
+    a busy machine.
+    """
+    *processors, _ = structlog.get_config()["processors"]
+    renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[*processors, renderer])
 
 
 @pytest.fixture
