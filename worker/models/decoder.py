@@ -63,7 +63,7 @@ class Decoder:
         config, layer = self.config, self.weights.layers[index]
         keys, values = pool.keys[index], pool.values[index]
         split = layer.qkv(x).view(x.shape[0], -1, config.head_dim)  # [tokens, heads + 2 * kv_heads, head_dim]
-        q, k, v = split.split((config.heads, config.kv_heads, config.kv_heads), 1)
+        q, k, v = split.split_with_sizes((config.heads, config.kv_heads, config.kv_heads), 1)
         q = self.ops.rope_and_cache(
             q,
             k,
