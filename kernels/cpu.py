@@ -18,6 +18,7 @@ from torch import Tensor
 
 from kernels import cpu_loops
 from kernels.attention_scratch import AttentionScratch
+from kernels.packed_weight import fresh
 
 
 @dataclass(slots=True)
@@ -65,14 +66,14 @@ class CpuOps:
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         wide = _wide(x).contiguous()
-        out = torch.empty_like(wide)
-        cpu_loops.rms_norm(wide.numpy(), _wide(weight).numpy(), np.float32(eps), out.numpy())
+        out, array = fresh(wide.shape)
+        cpu_loops.rms_norm(wide.numpy(), _wide(weight).numpy(), np.float32(eps), array)
         return _as(x, out)
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         wide, total = _wide(x), _wide(residual)  # in float32, total is residual itself
-        out = torch.empty_like(wide)
-        cpu_loops.add_rms_norm(wide.numpy(), total.numpy(), _wide(weight).numpy(), np.float32(eps), out.numpy())
+        out, array = fresh(wide.shape)
+        cpu_loops.add_rms_norm(wide.numpy(), total.numpy(), _wide(weight).numpy(), np.float32(eps), array)
         return _as(x, out), _as(x, total)
 
     def rope_and_cache(
@@ -102,7 +103,7 @@ class CpuOps:
             turn = self._turn = _Turn(positions, slots, arrays)
         cosines, sines, places, targets = turn.arrays
         wide, keys, values = (_wide(part).contiguous() for part in (q, k, v))
-        out = torch.empty_like(wide)
+        out, array = fresh(wide.shape)
         cpu_loops.rope_and_cache(
             wide.numpy(),
             keys.numpy(),
@@ -113,7 +114,7 @@ class CpuOps:
             k_cache.numpy(),
             v_cache.numpy(),
             targets,
-            out.numpy(),
+            array,
         )
         return _as(q, out)
 
@@ -139,7 +140,7 @@ class CpuOps:
         if plan is None or plan.block_tables is not block_tables:
             plan = self._plans[window] = _make_plan(k_cache.shape, block_tables, query_start, context_lens, window)
         wide = _wide(q)
-        out = torch.empty_like(wide)
+        out, array = fresh(wide.shape)
         for prompt in plan.prompts:
             out[prompt.start : prompt.end] = _attend_prompt(prompt, wide, k_cache, v_cache, scale)
         if plan.rows.size:
@@ -154,14 +155,14 @@ class CpuOps:
                 window or 0,
                 plan.heads_each,
                 np.float32(scale),
-                out.numpy(),
+                array,
             )
         return _as(q, out)
 
     def silu_and_mul(self, gate_up: Tensor) -> Tensor:
         wide = _wide(gate_up)
-        out = torch.empty(wide.shape[0], wide.shape[1] // 2)
-        cpu_loops.silu_and_mul(wide.numpy(), out.numpy())
+        out, array = fresh((wide.shape[0], wide.shape[1] // 2))
+        cpu_loops.silu_and_mul(wide.numpy(), array)
         return _as(gate_up, out)
 
     def _norm_heads(self, heads: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -50,10 +50,16 @@ def matmul(x: Tensor, weight: PackedWeight) -> Tensor:
     assert x.shape[1] == weight.codes.shape[1] * GROUP
     assert x.dtype == torch.float32
     assert x.is_contiguous(), "the loops compute addresses by themselves"
-    out = torch.empty(x.shape[0], weight.codes.shape[0] * LANES)
+    out, array = fresh((x.shape[0], weight.codes.shape[0] * LANES))
     multiply = multiply_few if x.shape[0] <= ROWS_FEW else multiply_many
-    multiply(x.numpy(), weight.codes, weight.scales, weight.minimums, out.numpy())
+    multiply(x.numpy(), weight.codes, weight.scales, weight.minimums, array)
     return out if out.shape[1] == weight.outputs else out[:, : weight.outputs].contiguous()
+
+
+def fresh(shape: tuple[int, ...]) -> tuple[Tensor, NDArray[np.float32]]:
+    """Memory for a result as torch and as numpy see it. A new tensor and then its array take twice the time."""
+    array = np.empty(shape, np.float32)
+    return torch.from_numpy(array), array
 
 
 def _factors(values: Tensor | None) -> NDArray[np.float32]:

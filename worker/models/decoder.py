@@ -75,7 +75,7 @@ class Decoder:
         key_scale = None if pool.key_scales is None else pool.key_scales[index]
         value_scale = None if pool.value_scales is None else pool.value_scales[index]
         split = layer.qkv(x).view(x.shape[0], -1, config.head_dim)  # [tokens, heads + 2 * kv_heads, head_dim]
-        q, k, v = split.split((config.heads, config.kv_heads, config.kv_heads), 1)
+        q, k, v = split.split_with_sizes((config.heads, config.kv_heads, config.kv_heads), 1)
         q = self.ops.rope_and_cache(
             q,
             k,
