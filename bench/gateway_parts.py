@@ -21,6 +21,7 @@ from gateway.dispatch.inbox import Inbox
 from shared import wire
 from shared.settings import Secret
 from worker import app
+from worker.metrics import WorkerMetrics
 from worker.settings import WorkerSettings
 
 REPEATS = 9  # the least of them counts
@@ -120,7 +121,7 @@ def _job(number: int, prompt: bytes) -> wire.Job:
 def _card() -> wire.ModelCard:
     """The demo model's."""
     settings = WorkerSettings(nats_url=Secret("unused"), runner="fake")
-    card, _ = app.load(app.placed(settings))
+    card, _ = app.load(app.placed(settings), WorkerMetrics())
     return wire.ModelCard(
         name=card.name,
         pool="bench",

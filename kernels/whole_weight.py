@@ -12,8 +12,6 @@ Owns two kernels and their launchers: one program a tile of 16 outputs and a str
 output. Knows no product. Invariant: a weight is computed in float32 and rounded once.
 """
 
-from typing import Any, cast
-
 import torch
 import triton
 import triton.language as tl
@@ -22,6 +20,7 @@ from torch import Tensor
 from kernels.capability import has_fp8
 from kernels.fp8_matmul import Fp8Weight
 from kernels.launch import Launch
+from kernels.on_device import on_device
 from kernels.quantized_kv import raw, widen
 from kernels.quantized_weight import LANES, QuantizedWeight
 from kernels.quantized_weight import pack as pack_weight
@@ -86,7 +85,7 @@ def whole_weight(weight: QuantizedWeight, dtype: torch.dtype) -> Tensor:
     assert minimums is None or minimums.is_contiguous()
     whole = torch.empty(weight.outputs, weight.inputs, dtype=dtype, device=codes.device)
     rows = codes.shape[1] * codes.shape[2]
-    cast("Any", _whole_kernel)[(codes.shape[0], triton.cdiv(rows, _CODES))](
+    on_device(codes.device, _whole_kernel, (codes.shape[0], triton.cdiv(rows, _CODES)))(
         *(whole, codes, scales, scales if minimums is None else minimums, weight.outputs),
         INPUTS=weight.inputs,
         GROUP=weight.group,
@@ -104,7 +103,7 @@ def whole_fp8_weight(weight: Fp8Weight, dtype: torch.dtype) -> Tensor:
     assert weight.codes.is_contiguous()
     assert weight.scales.is_contiguous()
     whole = torch.empty(outputs, inputs, dtype=dtype, device=weight.codes.device)
-    cast("Any", _whole_fp8_kernel)[(outputs, triton.cdiv(inputs, _BLOCK))](
+    on_device(whole.device, _whole_fp8_kernel, (outputs, triton.cdiv(inputs, _BLOCK)))(
         *(whole, raw(weight.codes), weight.scales),
         INPUTS=inputs,
         NATIVE=has_fp8(),

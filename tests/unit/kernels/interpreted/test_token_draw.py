@@ -79,6 +79,11 @@ def test_vocabularies_of_several_tiles() -> None:
     assert_same(0.2 * torch.randn(3, TILE + 7), rows)
 
 
+def test_a_tile_of_which_every_token_is_banned() -> None:
+    banned = frozenset(range(TILE, TILE + 7))
+    assert_same(torch.randn(2, TILE + 7), [random_row(banned=banned), random_row(banned=banned, temperature=0.0)])
+
+
 def test_flat_logits() -> None:
     vocab = KEPT + 80
     rows = [random_row(top_k=KEPT + 1), random_row(), random_row(temperature=0.0)]
