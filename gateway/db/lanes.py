@@ -45,20 +45,20 @@ class Lanes:
         async with asyncio.timeout(timeout_s), self._places:
             for _ in range(DEADLOCK_ATTEMPTS_MAX - 1):
                 try:
-                    return await self._fetch(statement, values)
+                    return await self._fetch(statement, values, timeout_s)
                 except asyncpg.DeadlockDetectedError:
                     continue
-            return await self._fetch(statement, values)
+            return await self._fetch(statement, values, timeout_s)
 
-    async def _fetch(self, statement: str, values: tuple[Any, ...]) -> list[asyncpg.Record]:
+    async def _fetch(self, statement: str, values: tuple[Any, ...], timeout_s: float) -> list[asyncpg.Record]:
         connection = self._take() or await self._pool.acquire()
         ended_well = False
         try:
             rows = await connection.fetch(statement, *values)
             ended_well = True
         finally:
-            if not ended_well or not self._keeps:
-                await self._pool.release(connection)
+            if not ended_well or not self._keeps:  # a server that does not answer is not waited for without end
+                await self._pool.release(connection, timeout=timeout_s)
         if self._keeps:
             self._kept.append(connection)
         return rows
