@@ -42,16 +42,19 @@ app.command("cli.doctor:doctor", help="Check what this machine offers.")
 
 def main(tokens: list[str] | None = None) -> None:
     """The entry point of the console script; `tokens` are its arguments where they do not come from the shell."""
+    status: str | int | None = None
     try:
         try:
-            sys.exit(app(sys.argv[1:] if tokens is None else tokens))
-        finally:
-            sys.stdout.flush()
+            status = app(sys.argv[1:] if tokens is None else tokens)
+        except SystemExit as ended:
+            status = ended.code
+        except (CommandError, SettingsError) as error:
+            print(f"forebay: {error}", file=sys.stderr)
+            status = 1
+        sys.stdout.flush()
     except BrokenPipeError:  # `| head` has read enough; nothing more is for it, at the end of the program neither
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (CommandError, SettingsError) as error:
-        print(f"forebay: {error}", file=sys.stderr)
-        sys.exit(1)
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ class NatsClient(Client):
         super().__init__()
         self._handlers: dict[int, Handler] = {}  # by id of the subscription
         self._inbox = ""  # whose last token names the question; subscribed to with the first one
-        self._asked: dict[str, asyncio.Future[Answer]] = {}
+        self._asked: dict[str, asyncio.Future[Answer | None]] = {}
         self._questions = 0
         self._answers: int | None = None  # id of the inbox's subscription
 
@@ -52,7 +52,7 @@ class NatsClient(Client):
         self._questions += 1
         token = str(self._questions)
         loop = asyncio.get_running_loop()
-        asked: asyncio.Future[Answer] = loop.create_future()
+        asked: asyncio.Future[Answer | None] = loop.create_future()
         self._asked[token] = asked
         timer = loop.call_later(timeout_s, _expire, asked)
         try:
@@ -61,6 +61,8 @@ class NatsClient(Client):
         finally:
             timer.cancel()
             del self._asked[token]
+        if answer is None:
+            raise nats.errors.TimeoutError
         if answer.headers.get(STATUS) == NO_RESPONDERS:
             raise nats.errors.NoRespondersError
         return answer
@@ -90,6 +92,6 @@ async def _unused(_: Msg) -> None:
     """nats-py wants a callback, or it keeps messages."""
 
 
-def _expire(asked: "asyncio.Future[Answer]") -> None:
+def _expire(asked: "asyncio.Future[Answer | None]") -> None:
     if not asked.done():
-        asked.set_exception(nats.errors.TimeoutError())
+        asked.set_result(None)  # not an exception: the question may never come to hear of it

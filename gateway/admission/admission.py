@@ -157,16 +157,20 @@ class Admission:
             # It may have been decided without us hearing of it: an admission in doubt is given back.
             await self._limiter.settle(request_id, NOTHING)
             raise
-        for metric in decision.missed:
-            self._count(metric, "shadow")
         if decision.refused is not None:
             raise self._refusal(decision, demand.amount(decision.refused.metric))
+        self._count_missed(decision)
         return ratelimit.headers(decision)
 
     def _refusal(self, decision: Decision, asked: int) -> GatewayError:
         assert decision.refused is not None
         self._count(decision.refused.metric, "enforce")
+        self._count_missed(decision)
         return ratelimit.refusal(decision, asked)
+
+    def _count_missed(self, decision: Decision) -> None:
+        for metric in decision.missed:
+            self._count(metric, "shadow")
 
     def _count(self, metric: Metric, mode: str) -> None:
         self._metrics.limits.labels(metric, mode).inc()

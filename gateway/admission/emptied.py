@@ -1,17 +1,18 @@
 """Buckets of requests that were found empty a moment ago: a client who does not wait then costs no tokenizer and no
 round trip each time.
 
-A request takes exactly one from such a bucket, so until the time that the refusal named, every other one under it is
-refused too. Pure; the time comes in. Invariant: what is told is what was decided, for the time that is left of it; and
-nothing is remembered for longer than KEPT_US, since other gateways give requests back and limits change.
+A request takes exactly one from such a bucket, so until the time that the refusal named, every other one under the same
+limits is refused too; one that wants more of another limit may have to wait for longer still. Pure; the time comes in.
+Invariant: what is told is what was decided, for the time that is left of it; and nothing is remembered for longer than
+KEPT_US, since other gateways give requests back and limits change.
 """
 
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
-from gateway.admission.bucket import Claim
-from gateway.admission.limiter import Decision, Limit
+from gateway.admission.limiter import Decision, Limit, LimitState
 
 KEPT_US: Final = 500_000
 EMPTIED_MAX: Final = 10_000
@@ -19,24 +20,21 @@ EMPTIED_MAX: Final = 10_000
 
 class _Refusal(msgspec.Struct, frozen=True):
     decision: Decision
-    per_minute: int
-    burst: int
     at_us: int
     until_us: int
 
 
 class Emptied:
     def __init__(self) -> None:
-        self._refusals: dict[str, _Refusal] = {}  # by bucket
+        self._refusals: dict[tuple[Limit, ...], _Refusal] = {}  # by all that held for the request
 
-    def note(self, claim: Claim, decision: Decision, now_us: int) -> None:
-        """`claim` kept a request out."""
-        if claim.metric != "requests" or decision.retry_after_ms is None:
+    def note(self, limits: tuple[Limit, ...], decision: Decision, now_us: int) -> None:
+        """A request under these limits was refused."""
+        if decision.refused_by != "requests" or decision.retry_after_ms is None:
             return
         if len(self._refusals) >= EMPTIED_MAX:
             self._refusals.clear()
-        until_us = now_us + decision.retry_after_ms * 1_000
-        self._refusals[claim.key] = _Refusal(decision, claim.per_minute, claim.burst, now_us, until_us)
+        self._refusals[limits] = _Refusal(decision, now_us, now_us + decision.retry_after_ms * 1_000)
 
     def forget(self) -> None:
         """A request was given back."""
@@ -44,25 +42,21 @@ class Emptied:
 
     def find(self, limits: tuple[Limit, ...], now_us: int) -> Decision | None:
         """The refusal of any request under these limits, if one is known."""
-        if not self._refusals:
-            return None
-        for limit in limits:
-            if limit.metric == "requests" and limit.enforced and limit.allowed:
-                found = self._find(limit, now_us)
-                if found is not None:
-                    return found
-        return None
-
-    def _find(self, limit: Limit, now_us: int) -> Decision | None:
-        key = limit.bucket
-        refusal = self._refusals.get(key)
+        refusal = self._refusals.get(limits) if self._refusals else None
         if refusal is None:
             return None
-        burst = limit.allowed if limit.burst is None else limit.burst
-        is_same = (refusal.per_minute, refusal.burst) == (limit.allowed, burst)
-        is_fresh = refusal.at_us <= now_us < min(refusal.until_us, refusal.at_us + KEPT_US)
-        if not is_same or not is_fresh:
-            del self._refusals[key]
+        if not refusal.at_us <= now_us < min(refusal.until_us, refusal.at_us + KEPT_US):
+            del self._refusals[limits]
             return None
-        left_ms = -(-(refusal.until_us - now_us) // 1_000)
-        return msgspec.structs.replace(refusal.decision, retry_after_ms=left_ms)
+        decision, gone_ms = refusal.decision, (now_us - refusal.at_us) // 1_000
+        assert decision.refused is not None
+        return replace(
+            decision,
+            refused=_later(decision.refused, gone_ms),
+            retry_after_ms=-(-(refusal.until_us - now_us) // 1_000),
+            states=tuple(_later(state, gone_ms) for state in decision.states),
+        )
+
+
+def _later(state: LimitState, gone_ms: int) -> LimitState:
+    return replace(state, reset_ms=max(state.reset_ms - gone_ms, 0))

@@ -118,7 +118,9 @@ class Limiter(Protocol):
         ...
 
     def refuses(self, limits: tuple[Limit, ...]) -> Decision | None:
-        """What `admit` would say to any request under these limits, where it is known without asking. Never waits."""
+        """The refusal that `admit` would give to any request under these limits, where one is known without asking;
+        what the request wants of another limit may keep it out for longer. Never waits.
+        """
         ...
 
     def started(self, request_id: uuid.UUID) -> None:

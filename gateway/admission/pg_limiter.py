@@ -151,12 +151,11 @@ class PgLimiter:
         wanted = claims.of(demand)
         arguments = _arguments(demand, wanted, self._gateway_id)
         [row] = await self._admissions.fetch(_ADMIT, *arguments, timeout_s=ADMIT_TIMEOUT_S)
-        verdict = _verdict(row)
-        decision = claims.told(wanted, verdict)
-        if verdict.refused is None:
+        decision = claims.told(wanted, _verdict(row))
+        if decision.refused is None:
             self._leases.open(demand, row["epoch"])
-        elif verdict.refused < len(wanted.buckets):
-            self._emptied.note(wanted.buckets[verdict.refused], decision, self._now_us())
+        else:
+            self._emptied.note(demand.limits, decision, self._now_us())
         return decision
 
     def _in_doubt(self, demand: Demand) -> None:

@@ -2,17 +2,22 @@
 
 Taking a connection from the driver's pool and handing it back costs two tasks and as much processor time as the
 statement itself (docs/log.md), so what is busy keeps a few. Knows no statement of ours. Invariant: a connection is kept
-only after a statement that ended well; whatever else happens to it is left to the pool, which knows how to mend it.
+only after a statement that ended well, and not for long without one: what lies between may have forgotten it and say
+nothing. Whatever else happens to it is left to the pool, which knows how to mend it.
 """
 
 import asyncio
+import time
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from gateway.db.pools import DEADLOCK_ATTEMPTS_MAX
+
+IDLE_S: Final = 60.0
+RELEASE_S: Final = 0.25  # for the server to confirm that a statement was cut off; then the connection is closed
 
 
 class Lanes:
@@ -24,7 +29,7 @@ class Lanes:
         assert width >= 1
         self._pool = pool
         self._places = asyncio.Semaphore(width)
-        self._kept: list[PoolConnectionProxy] = []
+        self._kept: list[tuple[PoolConnectionProxy, float]] = []  # (which, since when it is idle)
         self._keeps = False
 
     async def __aenter__(self) -> Self:
@@ -36,38 +41,42 @@ class Lanes:
     ) -> None:
         self._keeps = False
         while self._kept:
-            await self._pool.release(self._kept.pop())
+            connection, _ = self._kept.pop()
+            await self._pool.release(connection)
 
     async def fetch(self, statement: str, *values: Any, timeout_s: float) -> list[asyncpg.Record]:
-        """As `pools.fetch`: rows of one statement, within `timeout_s` in all, the wait for a place included; repeated
-        if Postgres chose it as a deadlock's victim. Raises what `pools.AWAY` lists.
+        """As `pools.fetch`: rows of one statement, within `timeout_s` in all (and RELEASE_S if it was cut off), the
+        wait for a place included; repeated if Postgres chose it as a deadlock's victim. Raises what `pools.AWAY` lists.
         """
         async with asyncio.timeout(timeout_s), self._places:
             for _ in range(DEADLOCK_ATTEMPTS_MAX - 1):
                 try:
-                    return await self._fetch(statement, values, timeout_s)
+                    return await self._fetch(statement, values)
                 except asyncpg.DeadlockDetectedError:
                     continue
-            return await self._fetch(statement, values, timeout_s)
+            return await self._fetch(statement, values)
 
-    async def _fetch(self, statement: str, values: tuple[Any, ...], timeout_s: float) -> list[asyncpg.Record]:
-        connection = self._take() or await self._pool.acquire()
+    async def _fetch(self, statement: str, values: tuple[Any, ...]) -> list[asyncpg.Record]:
+        connection = await self._take() or await self._pool.acquire()
         ended_well = False
         try:
             rows = await connection.fetch(statement, *values)
             ended_well = True
         finally:
             if not ended_well or not self._keeps:  # a server that does not answer is not waited for without end
-                await self._pool.release(connection, timeout=timeout_s)
+                await self._pool.release(connection, timeout=RELEASE_S)
         if self._keeps:
-            self._kept.append(connection)
+            self._kept.append((connection, time.monotonic()))
         return rows
 
-    def _take(self) -> PoolConnectionProxy | None:
+    async def _take(self) -> PoolConnectionProxy | None:
         while self._kept:
-            connection = self._kept.pop()
+            connection, since = self._kept.pop()
             if _is_open(connection):
-                return connection
+                if time.monotonic() - since < IDLE_S:
+                    return connection
+                connection.terminate()
+            await self._pool.release(connection)
         return None
 
 

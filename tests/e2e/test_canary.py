@@ -5,6 +5,7 @@ A key's secret, put wherever somebody may put a key; the stack's own passwords; 
 
 import asyncio
 import json
+import time
 import uuid
 from typing import Any
 from urllib.parse import urlsplit
@@ -194,10 +195,13 @@ def test_request_and_trace_stand_in_the_logs_of_both_programs(stack: Stack, coll
     trace, request = answer.headers["x-trace-id"], answer.headers["x-request-id"]
     wait_for_trace(collector, trace, spans=SPANS)
     assert {span.service for span in collector.spans if span.trace == trace} == {"forebay-gateway", "forebay-worker"}
-    lines = {}
-    for path in logs(stack):
-        told = [line for line in path.read_text().splitlines() if trace in line]
-        assert all(json.loads(line)["request"] == request for line in told)
-        lines[path.name] = {json.loads(line)["event"] for line in told}
-    assert lines["gateway-0.log"] == {"request.finished"}
-    assert lines["worker-0.log"] == {"attempt.ended"}
+    ends = {"gateway-0.log": {"request.finished"}, "worker-0.log": {"attempt.ended"}}
+    told: dict[str, list[dict]] = {}
+    deadline = time.monotonic() + 60
+    while not ends.keys() <= told.keys():  # a line comes after the spans
+        assert time.monotonic() < deadline, told
+        time.sleep(0.05)
+        texts = {path.name: path.read_text().rpartition("\n")[0].splitlines() for path in logs(stack)}
+        told = {name: found for name, lines in texts.items() if (found := [json.loads(x) for x in lines if trace in x])}
+    assert all(line["request"] == request for lines in told.values() for line in lines)
+    assert {name: {line["event"] for line in lines} for name, lines in told.items() if name in ends} == ends

@@ -45,6 +45,16 @@ async def test_a_connection_that_was_closed_meanwhile_is_not_used_again(pool: as
         assert await pid(lanes) != first
 
 
+async def test_a_connection_that_was_idle_for_long_is_not_trusted(
+    pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Lanes(pool, 1) as lanes:
+        first = await pid(lanes)
+        monkeypatch.setattr("gateway.db.lanes.IDLE_S", 0.0)
+        assert await pid(lanes) != first
+        assert pool.get_size() == 1
+
+
 async def test_a_statement_that_was_cut_off_or_failed_leaves_its_connection_to_the_pool(pool: asyncpg.Pool) -> None:
     async with Lanes(pool, 1) as lanes:
         for statement, timeout_s, fault in (

@@ -293,8 +293,9 @@ async def test_requests_sent_together_through_two_gateways_cannot_outrun_a_limit
 
 
 async def test_many_small_requests_through_two_gateways_take_exactly_the_burst(
-    limiter: PgLimiter, other: PgLimiter
+    limiter: PgLimiter, other: PgLimiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("gateway.admission.pg_limiter.ADMIT_TIMEOUT_S", 60)  # all of them wait for two rows
     began = time.monotonic()
     decisions = await asyncio.gather(
         *((limiter, other)[index % 2].admit(asked(7, tpm=700, rpm=1_000)) for index in range(300))

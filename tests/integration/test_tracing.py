@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from gateway.admission.limiter import Decision, LimitState
 from gateway.app import listening
 from gateway.dispatch.dispatcher import Dispatcher
+from gateway.dispatch.limits import DispatchLimits
 from shared.trace import Tracer, tracing
 from tests.collector import Collector, Told, collecting
 from tests.integration.fleet import Worker, fleet, ready
@@ -81,6 +82,7 @@ class Traced:
 
 @pytest.fixture
 def exporting(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Collector, Callable[[str], Tracer], ExitStack]]:
+    monkeypatch.setattr("shared.otlp.FLUSH_S", 60)  # however slow the machine is
     with collecting() as collector, ExitStack() as stack:
         for name, value in collector.environ.items():
             monkeypatch.setenv(name, value)
@@ -97,7 +99,7 @@ async def traced(
     with capture_logs() as logs:
         async with (
             fleet(nats_server.url) as workers,
-            Dispatcher(nats_server.url, tracer=ours) as dispatcher,
+            Dispatcher(nats_server.url, tracer=ours, limits=DispatchLimits(leave_wait_s=60)) as dispatcher,
             scripted_services(principals, limiter, dispatcher, model=model, tracer=ours) as services,
             listening(services, host="127.0.0.1", port=port),
             aiohttp.ClientSession() as http,

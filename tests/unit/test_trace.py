@@ -23,6 +23,7 @@ def environ(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
             super().__setitem__(name, value)
             monkeypatch.setenv(name, value)
 
+    monkeypatch.setattr("shared.otlp.FLUSH_S", 60)  # however slow the machine is
     return Both()
 
 

@@ -104,14 +104,20 @@ def test_a_url_that_is_none_is_told_without_its_password(
     assert "hunter2" not in message
 
 
-PRINTS = "from cli import main; main.app = lambda _: print('row'); main.main([])"
+PRINTS = "import sys; from cli import main; main.app = lambda _: print('row') or {}; main.main([])"
 
 
-def test_whoever_has_read_enough_gets_no_fault() -> None:
+@pytest.mark.parametrize(("ends", "status"), [("0", 0), ("sys.exit(3)", 3)])
+def test_whoever_has_read_enough_gets_no_fault_and_what_the_command_found(ends: str, status: int) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
-        [sys.executable, "-c", PRINTS], stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False
+        [sys.executable, "-c", PRINTS.format(ends)],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": ""},  # a row that cannot be written at once ends the command there
+        timeout=60,
+        check=False,
     )
     os.close(writing)
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert (done.returncode, done.stderr) == (status, b"")
