@@ -19,7 +19,9 @@ CONFIG = EngineConfig(block_size=BLOCK_SIZE, context_length=64, tokens_per_step=
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    return load_model(Recipe(tensors=untied()).write(tmp_path_factory.mktemp("model") / "tiny.gguf"), "fp32", weights="fp32")
+    return load_model(
+        Recipe(tensors=untied()).write(tmp_path_factory.mktemp("model") / "tiny.gguf"), "fp32", weights="fp32"
+    )
 
 
 def test_the_names_of_types():

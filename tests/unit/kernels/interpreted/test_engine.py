@@ -33,7 +33,8 @@ WEIGHTS = tiny.untied()
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    return load_model(tiny.Recipe(tensors=WEIGHTS).write(tmp_path_factory.mktemp("model") / "tiny.gguf"), "fp32", weights="fp32")
+    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
+    return load_model(tiny.Recipe(tensors=WEIGHTS).write(path), "fp32", weights="fp32")
 
 
 def alone(prompt: list[int], sampling: SamplingParams) -> list[int]:
