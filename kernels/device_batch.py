@@ -34,13 +34,11 @@ from torch import Tensor
 from kernels.launch import Launch
 from kernels.on_device import on_device
 
-COMPUTED = -1  # columns of a patch that are not of the block table
-LAST_ID = -2
+COMPUTED = -1  # the column of a patch that is not of the block table
 
 _BLOCK = 256
 _WARPS = 4
 _COMPUTED = tl.constexpr(COMPUTED)
-_LAST_ID = tl.constexpr(LAST_ID)
 
 
 @dataclass(slots=True, frozen=True)
@@ -71,7 +69,7 @@ class BatchRows:
 
 @dataclass(slots=True, frozen=True)
 class PreparedBatch:
-    """What the forward pass reads. Made once for each size of batch."""
+    """What the forward pass reads; `prepare_batch` writes all of it."""
 
     ids: Tensor  # [tokens] int64
     positions: Tensor  # [tokens] int64
@@ -89,7 +87,6 @@ class PreparedBatch:
 @triton.jit(do_not_specialize=["count"], do_not_specialize_on_alignment=["patches_ptr"])
 def _patch_kernel(
     computed_ptr: tl.tensor,  # [rows]
-    last_ids_ptr: tl.tensor,  # [rows]
     tables_ptr: tl.tensor,  # [rows, blocks_max]
     patches_ptr: tl.tensor,  # [count, 3]
     table_stride: tl.tensor,
@@ -101,7 +98,6 @@ def _patch_kernel(
     column = tl.load(patches_ptr + at * 3 + 1, mask=at < count, other=0)
     value = tl.load(patches_ptr + at * 3 + 2, mask=at < count, other=0)
     tl.store(computed_ptr + row, value, mask=(row >= 0) & (column == _COMPUTED))
-    tl.store(last_ids_ptr + row, value.to(tl.int64), mask=(row >= 0) & (column == _LAST_ID))
     tl.store(tables_ptr + row * table_stride + column, value, mask=(row >= 0) & (column >= 0))
 
 
@@ -186,17 +182,17 @@ def _commit_kernel(
 def patch_rows(rows: SequenceRows, patches: Tensor) -> None:
     """patches: [count, 3] int32 of (row, column, value), none of a place twice; a row of -1 is skipped.
 
-    Column c >= 0 is place c of the row's block table, COMPUTED and LAST_ID are what they say. A row that gets another
-    sequence needs its blocks, COMPUTED and, if it starts with a decode, LAST_ID.
+    Column c >= 0 is place c of the row's block table. A row that gets another sequence needs its blocks and COMPUTED.
     """
     count = patches.shape[0]
     assert patches.shape == (count, 3)
     assert patches.dtype == torch.int32
     assert patches.is_contiguous()
+    assert patches.device == rows.computed.device
     if count == 0:
         return
     on_device(rows.computed.device, _patch_kernel, (triton.cdiv(count, _BLOCK),))(
-        *(rows.computed, rows.last_ids, rows.block_tables, patches, rows.block_tables.stride(0), count),
+        *(rows.computed, rows.block_tables, patches, rows.block_tables.stride(0), count),
         BLOCK=_BLOCK,
         num_warps=_WARPS,
     )
@@ -205,14 +201,19 @@ def patch_rows(rows: SequenceRows, patches: Tensor) -> None:
 def prepare_batch(rows: SequenceRows, batch: BatchRows, out: PreparedBatch, *, block_size: int) -> None:
     """Fills `out`. Tokens past the last sequence get slot -1. The blocks that the new tokens need are in the tables."""
     sequences, tokens = len(batch.rows), len(batch.given_ids)
-    assert batch.query_start.shape == (sequences + 1,)
     assert out.block_tables.shape[0] == len(out.context_lens) == sequences
     assert out.block_tables.shape[1] <= rows.block_tables.shape[1]
     assert out.ids.shape == out.positions.shape == out.slots.shape == (tokens,)
-    assert {batch.rows.dtype, batch.query_start.dtype, rows.block_tables.dtype} == {torch.int32}
+    assert rows.block_tables.dtype == torch.int32
     assert {batch.given_ids.dtype, rows.last_ids.dtype, out.ids.dtype} == {torch.int64}
     assert rows.block_tables.stride(1) == out.block_tables.stride(1) == 1
-    if tokens == 0:
+    _check(rows, batch)
+    for tensor in (out.ids, out.positions, out.slots, out.context_lens):
+        assert tensor.is_contiguous()
+        assert tensor.device == rows.computed.device
+    assert out.positions.dtype == out.slots.dtype == torch.int64
+    assert out.context_lens.dtype == out.block_tables.dtype == torch.int32
+    if sequences == tokens == 0:
         return
     on_device(rows.computed.device, _prepare_kernel, (sequences + 1,))(
         *(out.ids, out.positions, out.slots, out.context_lens, out.block_tables),
@@ -236,6 +237,10 @@ def commit_batch(rows: SequenceRows, batch: BatchRows, drawn: Tensor, sample_of:
     assert sample_of.shape == (sequences,)
     assert sample_of.dtype == torch.int32
     assert drawn.dtype == torch.int64
+    assert drawn.device == sample_of.device == rows.computed.device
+    assert drawn.is_contiguous()
+    assert sample_of.is_contiguous()
+    _check(rows, batch)
     if sequences == 0:
         return
     on_device(rows.computed.device, _commit_kernel, (triton.cdiv(sequences, _BLOCK),))(
@@ -243,6 +248,14 @@ def commit_batch(rows: SequenceRows, batch: BatchRows, drawn: Tensor, sample_of:
         BLOCK=_BLOCK,
         num_warps=_WARPS,
     )
+
+
+def _check(rows: SequenceRows, batch: BatchRows) -> None:
+    for tensor in (rows.computed, rows.last_ids, batch.rows, batch.query_start, batch.given_ids):
+        assert tensor.is_contiguous()
+        assert tensor.device == rows.computed.device
+    assert batch.query_start.shape == (len(batch.rows) + 1,)
+    assert {batch.rows.dtype, batch.query_start.dtype, rows.computed.dtype} == {torch.int32}
 
 
 def launches(_architecture: str) -> list[Launch]:

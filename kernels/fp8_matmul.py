@@ -47,7 +47,7 @@ class Fp8Weight:
     scales: Tensor  # [outputs] float32
 
     def whole(self, dtype: torch.dtype) -> Tensor:
-        """[outputs, inputs], for products with many rows."""
+        """[outputs, inputs] in plain torch: what `whole_fp8_weight` must equal."""
         return (self.codes.float() * self.scales.unsqueeze(1)).to(dtype)
 
 
@@ -145,7 +145,11 @@ def fp8_matmul(codes: Tensor, scales: Tensor, weight: Fp8Weight, dtype: torch.dt
     assert weight.scales.shape == (outputs,)
     assert codes.is_contiguous()
     assert weight.codes.is_contiguous()
-    assert codes.device == weight.codes.device
+    assert scales.is_contiguous()
+    assert weight.scales.is_contiguous()
+    assert scales.dtype == weight.scales.dtype == torch.float32
+    for other in (scales, weight.codes, weight.scales):
+        assert other.device == codes.device
     if rows == 0:
         return torch.empty(0, outputs, dtype=dtype, device=codes.device)
     splits = splits_of(outputs, inputs, block_outputs=_OUTPUTS, split_inputs=SPLIT_INPUTS)

@@ -18,7 +18,7 @@ groups of 32 and 3.3 in groups of 128, and 5.4 an 8-bit weight; an H200 issues s
 A layer of 4096 x 14336 at batch 1, against 27 us in bfloat16: groups of 32 are 37 MB, 8.5 us at 4.3 TB/s, and 8.6 us
 of instructions; groups of 128 7.3 and 6.5 us; 8 bits 14.5 and 10.7 us. So memory and instructions bound it alike at
 about 3 times bfloat16's speed, if they overlap. Every 8 rows more cost the instructions again, and the weight from the
-L2 cache: past ROWS_MAX, multiply with `QuantizedWeight.whole` instead.
+L2 cache: past ROWS_MAX, multiply with a slice of `whole_weight` instead.
 
 Owns the kernel and its launcher. Knows no model. Invariant: a row's sums have one order, whatever the number of rows,
 and no row's scale depends on another row: activations are not quantized here.

@@ -35,7 +35,7 @@ class QuantizedWeight:
         return self.codes.shape[1] * self.group
 
     def whole(self, dtype: torch.dtype) -> Tensor:
-        """[outputs, inputs], for products with many rows."""
+        """[outputs, inputs] in plain torch: what `whole_weight` must equal."""
         codes = self.codes
         if codes.dtype == torch.uint8:
             codes = torch.stack((codes & 15, codes >> 4), 3).flatten(2, 3)

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from kernels.device_batch import COMPUTED, LAST_ID, BatchRows, PreparedBatch, SequenceRows
+from kernels.device_batch import COMPUTED, BatchRows, PreparedBatch, SequenceRows
 
 
 def patch_rows(rows: SequenceRows, patches: Tensor) -> None:
@@ -11,8 +11,6 @@ def patch_rows(rows: SequenceRows, patches: Tensor) -> None:
             continue
         if column == COMPUTED:
             rows.computed[row] = value
-        elif column == LAST_ID:
-            rows.last_ids[row] = value
         else:
             rows.block_tables[row, column] = value
 

@@ -79,10 +79,16 @@ def whole_weight(weight: QuantizedWeight, dtype: torch.dtype) -> Tensor:
     """[outputs, inputs] of `dtype`."""
     codes, scales, minimums = weight.codes, weight.scales, weight.minimums
     four_bits = codes.dtype == torch.uint8
+    assert codes.dtype in {torch.int8, torch.uint8}
     assert codes.is_contiguous()
-    assert scales.is_contiguous()
+    assert codes.shape[0] == triton.cdiv(weight.outputs, LANES)
+    assert codes.shape[3] == LANES
     assert (minimums is not None) == four_bits
-    assert minimums is None or minimums.is_contiguous()
+    for factors in (scales, scales if minimums is None else minimums):
+        assert factors.shape == (*codes.shape[:2], LANES)
+        assert factors.is_contiguous()
+        assert factors.dtype == scales.dtype
+        assert factors.device == codes.device
     whole = torch.empty(weight.outputs, weight.inputs, dtype=dtype, device=codes.device)
     rows = codes.shape[1] * codes.shape[2]
     on_device(codes.device, _whole_kernel, (codes.shape[0], triton.cdiv(rows, _CODES)))(
@@ -100,8 +106,12 @@ def whole_weight(weight: QuantizedWeight, dtype: torch.dtype) -> Tensor:
 def whole_fp8_weight(weight: Fp8Weight, dtype: torch.dtype) -> Tensor:
     """The same."""
     outputs, inputs = weight.codes.shape
+    assert weight.codes.dtype == torch.float8_e4m3fn
+    assert weight.scales.dtype == torch.float32
+    assert weight.scales.shape == (outputs,)
     assert weight.codes.is_contiguous()
     assert weight.scales.is_contiguous()
+    assert weight.scales.device == weight.codes.device
     whole = torch.empty(outputs, inputs, dtype=dtype, device=weight.codes.device)
     on_device(whole.device, _whole_fp8_kernel, (outputs, triton.cdiv(inputs, _BLOCK)))(
         *(whole, raw(weight.codes), weight.scales),

@@ -9,8 +9,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
+from triton import OutOfResources
 
+from kernels.attention_table import HEAD_DIMS
 from kernels.compilations import Compilations
+from kernels.rms_norm import HIDDEN_MAX
 from kernels.triton_ops import TritonOps
 from shared import log
 from worker.engine.activations import BLOCKS_LEAST, activation_bytes
@@ -21,10 +24,25 @@ from worker.engine.graphs import CudaGraphs
 from worker.engine.kv_pool import pool_dtype, token_bytes
 from worker.errors import CannotStart
 from worker.metrics import WorkerMetrics
-from worker.models.card import Card
+from worker.models.card import Card, read_card
+from worker.models.config import ModelConfig
 from worker.models.decoder import Decoder
 from worker.models.load import load_model
 from worker.settings import WorkerSettings
+
+CAPABILITY_MIN = (8, 0)  # the oldest that kernels are compiled and tabled for
+
+
+def check_kernels(capability: tuple[int, int], config: ModelConfig) -> None:
+    """Whether there are kernels for this chip and this model. Raises CannotStart."""
+    refusals = {
+        f"a chip of capability {capability[0]}.{capability[1]}": capability < CAPABILITY_MIN,
+        f"a head dimension of {config.head_dim}": config.head_dim > HEAD_DIMS[-1],
+        f"a hidden size of {config.hidden}": config.hidden > HIDDEN_MAX,
+    }
+    for what, present in refusals.items():
+        if present:
+            raise CannotStart(f"there are no CUDA kernels for {what}; use --device cpu")
 
 
 def load_cuda(
@@ -35,6 +53,7 @@ def load_cuda(
     compilations = Compilations()
     compilations.watch()
     device = torch.device("cuda", torch.cuda.current_device())
+    check_kernels(torch.cuda.get_device_capability(device), read_card(path).config)
     sizes = Sizes(
         blocks_total=BLOCKS_LEAST,
         block_size=settings.block_size,
@@ -50,7 +69,7 @@ def load_cuda(
         runner = GraphRunner(decoder, replace(sizes, blocks_total=memory.blocks), CudaGraphs(), kv_dtype=kv_dtype)
         runner.warm_up()
         torch.cuda.synchronize()
-    except (ValueError, torch.OutOfMemoryError) as error:
+    except (ValueError, torch.OutOfMemoryError, OutOfResources) as error:
         raise CannotStart(str(error)) from error
     logger.info("model.warm", kernels_compiled=compilations.count, device_bytes=torch.cuda.memory_reserved())
     tell_late(compilations, metrics)

@@ -16,6 +16,7 @@ from bench.gpu.machine import Machine
 from bench.gpu.part import Found, Level, Row, told
 from bench.gpu.random_model import RandomWeights, llama_8b, tiny
 from bench.gpu.serving import BLOCK_SIZE, HALF_OUTPUT, INPUT, Driven
+from kernels.compilations import Compilations
 from kernels.triton_ops import TritonOps
 from worker.engine.kv_pool import KvDtype, kv_pool, pool_dtype
 from worker.models.config import ModelConfig
@@ -56,12 +57,14 @@ def run(machine: Machine) -> Found:
     for variant in VARIANTS[1:4:2] if machine.dry else VARIANTS:
         try:
             error = error_ratio(_logits(machine, few, variant), exact)
-            rows.append(told({"variant": variant.name, "error": error, **_speed(machine, config, variant)}))
+            speed, late = _speed(machine, config, variant)
+            rows.append(told({"variant": variant.name, "error": error, **speed}))
         except Exception as fault:  # noqa: BLE001 - one variant that cannot run must not hide the others
             faults.append(f"{variant.name}: {type(fault).__name__}: {fault}")
             continue
         finally:
             gc.collect()  # a runner and its steps refer to each other
+        faults += [f"{variant.name}: {kernel} was compiled after the warm-up" for kernel in late]
         if not error <= variant.error_max:
             faults.append(f"{variant.name}: logits with an error of {error:.2g}")
     shown = ("variant", "error", "sequences", "weights_gib", "kv_token_bytes", "decode_tokens_per_s", "of_bandwidth")
@@ -75,11 +78,13 @@ def _decoder(machine: Machine, config: ModelConfig, variant: Variant) -> Decoder
     return Decoder(config, RandomWeights(config, dtype, machine.device, pack=pack).make(), TritonOps())
 
 
-def _speed(machine: Machine, config: ModelConfig, variant: Variant) -> Row:
-    """Weights show at one sequence, a pool at many."""
+def _speed(machine: Machine, config: ModelConfig, variant: Variant) -> tuple[Row, list[str]]:
+    """And the kernels that were compiled after the warm-up. Weights show at one sequence, a pool at many."""
     level = Level(1, 128, 64) if variant.kv == "auto" else Level(64, INPUT + HALF_OUTPUT - 16, 32)
     if machine.dry:
         level = Level(min(level.sequences, 2), 3, 3)
+    compilations, late = Compilations(), list[str]()
+    compilations.watch()
     driven = Driven(
         machine,
         _decoder(machine, config, variant),
@@ -88,9 +93,10 @@ def _speed(machine: Machine, config: ModelConfig, variant: Variant) -> Row:
         graphs=True,
         kv_dtype=pool_dtype(variant.kv, _dtype(machine)),
     )
+    compilations.ready(late.append)
     row = driven.level(level)
     driven.close()
-    return row
+    return row, late
 
 
 @torch.inference_mode()

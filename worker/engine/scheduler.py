@@ -91,7 +91,7 @@ class Scheduler:
 
     def schedule(self) -> Schedule:
         """The next step. Whoever runs it says so when it is on its way (`launch`), and when it has succeeded
-        (`advance`). Sequences whose last token is in flight have no part in it.
+        (`advance`). Sequences that have their full length with the token in flight have no part in it.
         """
         preempted = self._grow_running()
         on_floor = self._hurry_owed()

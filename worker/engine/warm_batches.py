@@ -13,6 +13,7 @@ from worker.engine.batch import Batch, LogitBias, SampleParams
 from worker.engine.token_counts import TokenCounts
 
 _KINDS = 4  # of sampling, of which a decode step of each size has all that it has rows for
+_LOGPROBS = 20  # as many alternatives as the API gives
 
 
 def warm_batches(
@@ -24,7 +25,7 @@ def warm_batches(
     block_size: int,
     vocab_size: int,
 ) -> Iterator[Batch]:
-    """Decode steps of these sizes, and prompts from one token to the whole budget."""
+    """Decode steps of these sizes, prompts from one token to the whole budget, and the step that takes most memory."""
     for rows in decode_rows:
         yield _batch([1] * rows, block_size, vocab_size)
     longest = min(tokens_max, context_length - 1)
@@ -35,6 +36,19 @@ def warm_batches(
     several = min(sequences_max, 3, tokens_max // 2)
     if several > 1:
         yield _batch([1] * (several - 1) + [2], block_size, vocab_size)
+    yield _largest(min(sequences_max, tokens_max), tokens_max, longest, block_size, vocab_size)
+
+
+def _largest(sequences: int, tokens_max: int, longest: int, block_size: int, vocab_size: int) -> Batch:
+    """As many sequences as there can be, with all the tokens that they can have, and log-probabilities of each."""
+    lengths, left = [1] * sequences, tokens_max - sequences
+    for index in range(sequences):
+        more = min(left, longest - 1)
+        lengths[index] += more
+        left -= more
+    batch = _batch(lengths, block_size, vocab_size)
+    batch.samples = [params._replace(logprobs=_LOGPROBS) for params in batch.samples]
+    return batch
 
 
 def _batch(lengths: list[int], block_size: int, vocab_size: int) -> Batch:

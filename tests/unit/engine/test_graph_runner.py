@@ -136,6 +136,9 @@ def test_warm_steps_stay_within_the_budget_and_the_context(budget):
     assert not any(batch.block_tables.any() for batch in batches), "not of the null block"
     assert all(batch.slots.min() >= 0 and batch.slots.max() < 16 for batch in batches)
     assert all(len(batch.samples) == len(batch.context_lens) <= 4 for batch in batches)
+    largest = batches[-1]
+    assert (len(largest.ids), len(largest.samples)) == (min(budget, 4 * 63), min(budget, 4))
+    assert all(params.logprobs for params in largest.samples)
 
 
 def requests(prompts: list[list[int]]) -> list[EngineRequest]:

@@ -6,7 +6,7 @@ import torch
 from kernels.reference import ReferenceOps
 from tests.unit.engine.builders import drain, make_request
 from tests.unit.engine.device_runners import BLOCK_SIZE, graph_runner
-from tests.unit.models.tiny import HEAD_DIM, KV_HEADS, LAYERS, Recipe
+from tests.unit.models.tiny import HEAD_DIM, KV_HEADS, LAYERS, Recipe, untied
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
 from worker.engine.kv_pool import kv_pool, pool_dtype, token_bytes
@@ -19,7 +19,9 @@ CONFIG = EngineConfig(block_size=BLOCK_SIZE, context_length=64, tokens_per_step=
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    return load_model(Recipe().write(tmp_path_factory.mktemp("model") / "tiny.gguf"), "fp32", weights="fp32")
+    return load_model(
+        Recipe(tensors=untied()).write(tmp_path_factory.mktemp("model") / "tiny.gguf"), "fp32", weights="fp32"
+    )
 
 
 def test_the_names_of_types():
@@ -53,3 +55,4 @@ def test_preemption_and_prefixes_change_nothing_in_a_pool_of_eight_bits(model):
     assert stats.preemptions_total > calm.preemptions_total == 0
     assert stats.prefix_hits_tokens_total
     assert tight == roomy
+    assert all(len(set(ids)) > 1 for ids in roomy.values()), "the last token alone decides"

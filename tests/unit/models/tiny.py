@@ -44,6 +44,12 @@ def tensors(seed: int = 0, vocab: int = VOCAB) -> dict[str, np.ndarray]:
     return found
 
 
+def untied(seed: int = 1) -> dict[str, np.ndarray]:
+    """With a head of its own: a tied one says the last token again, whatever stands before it."""
+    head = np.random.default_rng(seed).normal(0, 3 * HIDDEN**-0.5, (VOCAB, HIDDEN))
+    return tensors() | {"output.weight": head.astype(np.float32)}
+
+
 @dataclass
 class Recipe:
     """What goes into a file. Tests change one thing and write it."""

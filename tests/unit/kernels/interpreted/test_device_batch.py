@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kernels import device_batch, reference_batch
-from kernels.device_batch import COMPUTED, LAST_ID, BatchRows, PreparedBatch, SequenceRows
+from kernels.device_batch import COMPUTED, BatchRows, PreparedBatch, SequenceRows
 
 BLOCK_SIZE = 4
 BLOCKS_MAX = 300  # wider than what one stride takes
@@ -98,8 +98,8 @@ def test_slots_beyond_two_to_the_31() -> None:
 
 @pytest.mark.parametrize("count", [1, 255, 256, 700])
 def test_patches(count: int) -> None:
-    places = torch.randperm(6 * (BLOCKS_MAX + 2))[:count]
-    patches = torch.stack((places // (BLOCKS_MAX + 2), places % (BLOCKS_MAX + 2) - 2, torch.arange(count)), 1).int()
+    places = torch.randperm(6 * (BLOCKS_MAX + 1))[:count]
+    patches = torch.stack((places // (BLOCKS_MAX + 1), places % (BLOCKS_MAX + 1) - 1, torch.arange(count)), 1).int()
     patches[::7, 0] = -1
     got = some_rows()
     expected = copied(got)
@@ -121,7 +121,8 @@ def test_commits() -> None:
 
 def test_two_steps_need_nothing_of_the_host_but_a_block() -> None:
     rows = SequenceRows.of(2, 4, CPU)
-    device_batch.patch_rows(rows, ints([[1, 0, 8], [1, COMPUTED, 3], [1, LAST_ID, 40]]))
+    device_batch.patch_rows(rows, ints([[1, 0, 8], [1, COMPUTED, 3]]))
+    rows.last_ids[1] = 40
     batch, out = BatchRows(ints([1]), ints([0, 1]), ids([-1])), spoiled(1, 1, 4)
     device_batch.prepare_batch(rows, batch, out, block_size=BLOCK_SIZE)
     assert (out.ids.item(), out.positions.item(), out.slots.item(), out.context_lens.item()) == (40, 3, 35, 4)

@@ -28,26 +28,33 @@ SAMPLINGS = {
     "penalised": SamplingParams(max_tokens=OUTPUT, seed=12, repetition_penalty=1.3, ignore_eos=True),
 }
 PROMPTS = {"greedy": [*SHARED, 7, 8], "seeded": SHARED, "penalised": [*SHARED[:8], 9, 10, 11]}
+WEIGHTS = tiny.untied()
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    return load_model(tiny.Recipe().write(tmp_path_factory.mktemp("model") / "tiny.gguf"), "fp32", weights="fp32")
+    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
+    return load_model(tiny.Recipe(tensors=WEIGHTS).write(path), "fp32", weights="fp32")
 
 
 def alone(prompt: list[int], sampling: SamplingParams) -> list[int]:
     """What the second implementation draws, one token after the other."""
     ids = list(prompt)
-    weights = tiny.tensors()
     for _ in range(OUTPUT):
-        logits = tiny.logits(weights, ids)[-1:].float()
+        logits = tiny.logits(WEIGHTS, ids)[-1:].float()
         if sampling.penalises:
             seen = sorted(set(ids))
             values = logits[0, seen]
             penalty = sampling.repetition_penalty
             logits[0, seen] = torch.where(values > 0, values / penalty, values * penalty)
         params = SampleParams(
-            sampling.temperature, sampling.top_p, sampling.seed, 0, len(ids), top_k=sampling.top_k, min_p=sampling.min_p
+            position=len(ids),
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            seed=sampling.seed,
+            choice=0,
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
         )
         ids += sample(logits, [params]).ids
     return ids[len(prompt) :]
@@ -75,6 +82,8 @@ def test_the_engine_says_what_the_model_says_in_chunks_after_preemption_and_with
     said = drain(engine)
     for name, prompt in PROMPTS.items():
         assert said.ids[name, 0] == alone(prompt, SAMPLINGS[name]), name
+        assert len(set(said.ids[name, 0])) > 2, f"{name} repeats itself: little depends on what was read or drawn"
+    assert said.ids["seeded", 0] != alone(PROMPTS["seeded"], SAMPLINGS["greedy"]), "the sampling decides nothing"
     stats = engine.stats()
     assert max(step.tokens for step in said.steps) == 6 < len(SHARED), "no prompt was cut into chunks"
     assert stats.preemptions_total, "nobody was preempted"

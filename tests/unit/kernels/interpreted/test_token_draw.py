@@ -10,7 +10,6 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import reference_sampling
-from kernels.alternatives import alternatives
 from kernels.noise import key_of, noise_of
 from kernels.sampling import ALL_BANNED, NOT_FINITE, OUTSIDE, Drawn
 from kernels.token_draw import KEPT, draw_tokens
@@ -18,8 +17,10 @@ from kernels.vocabulary_scan import TILE
 from tests.unit.kernels.interpreted.near import sparse
 from tests.unit.kernels.interpreted.rows import draw_params, logit_edits, row
 from worker.engine.batch import LogitBias, SampleParams
+from worker.engine.device_sampler import DeviceSampler
 from worker.engine.noise import exponential, noise_keys
 from worker.engine.sampler import sample
+from worker.engine.staging import Staging
 from worker.engine.token_counts import TokenCounts
 
 RANDOM = np.random.default_rng(11)
@@ -180,20 +181,19 @@ def test_a_bias_is_no_ban() -> None:
 
 
 def test_alternatives_are_the_engine_s() -> None:
-    rows = [row(logprobs=3), row(logprobs=3, top_k=2, banned=frozenset([4])), row(logprobs=3, temperature=0.0)]
+    rows = [row(logprobs=None), row(logprobs=3, top_k=2, banned=frozenset([4])), row(logprobs=1, temperature=0.0)]
     rows.append(row(logprobs=3, temperature=0.4, top_p=0.6))
-    logits, params = torch.randn(4, 30), draw_params(rows)
-    expected = sample(logits, rows)
-    drawn = draw_tokens(logits, params, logit_edits(rows))
-    asked = torch.tensor([3, 1, 2])
-    ids, logprobs = alternatives(logits, params.temperature, drawn, asked, count=3)
-    for place, index in enumerate(asked.tolist()):
-        found = expected.logprobs[index]
-        assert found is not None
-        count = len(found.top)
-        assert ids[place, :count].tolist() == [token for token, _ in found.top]
-        assert logprobs[place, :count].tolist() == pytest.approx([value for _, value in found.top], abs=1e-5)
-        assert torch.isneginf(logprobs[place, count:]).all()
+    logits = torch.randn(4, 30)
+    expected = sample(logits, rows).logprobs
+    sampler = DeviceSampler(Staging(torch.device("cpu")), draw_tokens)
+    found = sampler.landing(logits, sampler.draw(logits, rows), rows).result().logprobs
+    assert (found[0], len(found)) == (None, 4)
+    for one, other in zip(found[1:], expected[1:], strict=True):
+        assert one is not None
+        assert other is not None
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-5)
+        assert [token for token, _ in one.top] == [token for token, _ in other.top]
+        assert [value for _, value in one.top] == pytest.approx([value for _, value in other.top], abs=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, about the noise
