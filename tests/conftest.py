@@ -17,6 +17,15 @@ def pytest_configure() -> None:
     structlog.configure(processors=[*processors, renderer])
 
 
+@pytest.fixture(autouse=True)
+def log_of_the_tests() -> Iterator[None]:
+    """A program that a test runs in this process sets up the log, on a stream that is closed after the test."""
+    configuration = structlog.get_config()
+    yield
+    structlog.configure(**configuration)
+    structlog.contextvars.clear_contextvars()
+
+
 @pytest.fixture
 def nats_server() -> Iterator[services.NatsServer]:
     """A nats-server of the test's own: it may be stopped, killed and emptied."""
