@@ -70,7 +70,7 @@ class AttentionCall:
         """Of decodes and of chunks, for this device, model and pool."""
         form = form_of(self.k_cache, self.k_scale)
         own: KvType = "fp32" if self.q.dtype == torch.float32 else "16-bit"
-        return tiles(capability(), self.q.shape[2], own if form == "model" or own == "fp32" else form)
+        return tiles(capability(self.q.device), self.q.shape[2], own if form == "model" or own == "fp32" else form)
 
     def tensors(self) -> tuple[Tensor | None, ...]:
         return (
@@ -110,7 +110,7 @@ class AttentionCall:
             "WINDOWED": self.window is not None,
             "CAPPED": self.soft_cap is not None,
             "KV": form_of(self.k_cache, self.k_scale),
-            "NATIVE_FP8": has_fp8(),
+            "NATIVE_FP8": has_fp8(self.q.device),
             "num_warps": tile.warps,
             "num_stages": tile.stages,
             "enable_fp_fusion": True,

@@ -2,19 +2,25 @@
 
 from typing import Any, cast
 
+import torch
 from triton import knobs
 from triton.runtime.driver import driver
 
 _INTERPRETED = 80
 
 
-def capability() -> int:
-    """90 for sm_90. Interpreted kernels run as on sm_80."""
+def capability(device: torch.device) -> int:
+    """90 for sm_90. Interpreted kernels run as on sm_80; others whose tensors lie on no CUDA device are only captured,
+    for the chip that triton is told of.
+    """
     if knobs.runtime.interpret:
         return _INTERPRETED
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        return 10 * major + minor
     return int(cast("Any", driver.active).get_current_target().arch)
 
 
-def has_fp8() -> bool:
+def has_fp8(device: torch.device) -> bool:
     """Whether E4M3 is a type of the chip's own."""
-    return capability() >= 89
+    return capability(device) >= 89

@@ -158,7 +158,7 @@ def fp8_matmul(codes: Tensor, scales: Tensor, weight: Fp8Weight, dtype: torch.dt
         *(parts, raw(codes), scales, raw(weight.codes), weight.scales, rows, outputs),
         INPUTS=inputs,
         INPUTS_A_SPLIT=triton.cdiv(triton.cdiv(inputs, splits), _INPUTS) * _INPUTS,
-        NATIVE=has_fp8(),
+        NATIVE=has_fp8(codes.device),
         ROWS=_ROWS,
         OUTPUTS=_OUTPUTS,
         BLOCK=_INPUTS,

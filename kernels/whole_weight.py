@@ -116,7 +116,7 @@ def whole_fp8_weight(weight: Fp8Weight, dtype: torch.dtype) -> Tensor:
     on_device(whole.device, _whole_fp8_kernel, (outputs, triton.cdiv(inputs, _BLOCK)))(
         *(whole, raw(weight.codes), weight.scales),
         INPUTS=inputs,
-        NATIVE=has_fp8(),
+        NATIVE=has_fp8(whole.device),
         BLOCK=_BLOCK,
         num_warps=_WARPS,
     )
