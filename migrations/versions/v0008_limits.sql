@@ -173,14 +173,15 @@ BEGIN
         PERFORM pg_advisory_xact_lock(hashtextextended(p_tenant::text, 8));
     END IF;
     WHILE cardinality(levels) < buckets LOOP
-        SELECT coalesce(array_agg(l.level ORDER BY l.key), '{}'), array_agg(l.at_us ORDER BY l.key) INTO levels, at_us
-        FROM (SELECT s.key, s.level, s.at_us FROM limiter_state s
-              WHERE s.key = ANY (p_keys) ORDER BY s.key FOR UPDATE) AS l;
-        IF cardinality(levels) < buckets THEN
+        -- Made before any is locked: who makes one may wait for another who makes it too, and that one for a lock.
+        IF (SELECT count(*) FROM limiter_state s WHERE s.key = ANY (p_keys)) < buckets THEN
             INSERT INTO limiter_state (key, level, at_us)
             SELECT b.key, b.burst * 60000000, clock_us() FROM unnest(p_keys, p_bursts) AS b (key, burst)
             ON CONFLICT DO NOTHING;
         END IF;
+        SELECT coalesce(array_agg(l.level ORDER BY l.key), '{}'), array_agg(l.at_us ORDER BY l.key) INTO levels, at_us
+        FROM (SELECT s.key, s.level, s.at_us FROM limiter_state s
+              WHERE s.key = ANY (p_keys) ORDER BY s.key FOR UPDATE) AS l;
     END LOOP;
     now_at := clock_timestamp();
     now_us := (extract(epoch FROM now_at) * 1000000)::bigint;

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.admission import bucket, claims
 from gateway.admission.bucket import UNITS, Claim, Level
-from gateway.admission.limiter import Demand, Metric, Used
+from gateway.admission.limiter import Demand, Limit, Metric, Used
 from gateway.admission.local_limiter import LocalLimiter
 from gateway.admission.pg_limiter import _ADMIT, PgLimiter, _arguments
 from gateway.db import pools
@@ -407,6 +407,19 @@ async def test_the_lock_order_is_the_key_order_whatever_the_mix(pool: asyncpg.Po
     levels = await pool.fetch("SELECT level FROM limiter_state")
     assert [record["level"] for record in levels] == [10**6 * UNITS] * 4
     assert await pool.fetchval("SELECT count(*) FROM inflight WHERE state <> 'settled'") == 0
+
+
+async def test_buckets_that_many_make_at_once_lock_nobody_out(pool: asyncpg.Pool) -> None:
+    """Each round has buckets that nobody has seen: half of the rounds met a deadlock when who made one held a lock."""
+    random_ = random.Random(7)
+
+    async def one_client(limits: list[Limit]) -> None:
+        for _ in range(6):
+            await admit(pool, demand(*random_.sample(limits, random_.randint(1, 6)), tokens=1))
+
+    for number in range(8):
+        limits = [limit("tokens", 10**6, key=uuid.UUID(int=12 * number + n)) for n in range(12)]
+        await asyncio.gather(*(one_client(limits) for _ in range(8)))
 
 
 async def test_an_empty_bucket_of_requests_is_known_until_one_comes_back(pool: asyncpg.Pool) -> None:
