@@ -11,8 +11,7 @@ a row in N + 1 that is ignored; what that row writes goes to blocks that only la
 computes steps in order (docs/adr/0010).
 
 One request's fault is its own: a row that the runner reports ends its request, and a step that raises ends the
-requests that were in it. All others go on. Nothing that such a request has computed is found in the cache again. A
-runner that fails step after step, whoever is in them, ends the engine (`streak`): once those requests have been told.
+requests that were in it. All others go on. Nothing that such a request has computed is found in the cache again.
 """
 
 from collections import Counter, deque
@@ -43,7 +42,6 @@ from worker.engine.schedule import Schedule
 from worker.engine.scheduler import Scheduler
 from worker.engine.sequence import Account, Sequence, Status
 from worker.engine.service import Service
-from worker.engine.streak import Streak
 from worker.engine.vocabulary import Vocabulary
 
 _account = attrgetter("account")
@@ -67,7 +65,6 @@ class Engine:
         self._live: dict[str, LiveRequest] = {}
         self._accounts: dict[tuple[int, str], Account] = {}  # of tenants that have requests
         self._flights: deque[Flight] = deque()  # oldest first
-        self._streak = Streak()
         self._arrivals = 0
         self._preemptions = 0
         self._prompt_tokens = 0
@@ -114,9 +111,8 @@ class Engine:
 
     def step(self) -> StepResult:
         """Launch one step if there is one, and land those that the runner need not be ahead of. Without work it does
-        nothing. Raises RunnerBroken.
+        nothing.
         """
-        self._streak.check()
         result = StepResult()
         ahead = self._runner.steps_ahead if self._launch(result) else 0
         self._land_all_but(ahead, result)
@@ -238,12 +234,9 @@ class Engine:
             sampled = flight.result()
         except Exception as error:  # noqa: BLE001 - see `_launch`
             result.failure = error
-            sequences = flight.plan.sequences()
-            self._streak.failed(error, {sequence.request for sequence in sequences})
-            for sequence in sequences:
+            for sequence in flight.plan.sequences():
                 self._fail(sequence.request, "The engine failed while it computed this request.", result)
             return
-        self._streak.landed()
         self._fail_bad_rows(flight.sampled, sampled, result)
         self._scheduler.advance(flight.plan)
         self._apply(flight, sampled, result)

@@ -3,8 +3,8 @@
 Owns the thread. Commands go in under a condition, one report per step comes out on the event loop. Invariant: only the
 thread touches the engine, and it is never more than `reports_max` steps ahead of the loop.
 
-A failure of the engine itself (its own invariants, or a runner that fails step after step; not a single error of a
-runner, which ends only the requests of a step) ends the thread: `failed` carries it, and the worker stops.
+A failure of the engine itself (its own invariants, not a runner's error, which ends only the requests of a step) ends
+the thread: `failed` carries it, and the worker stops.
 """
 
 import asyncio
