@@ -9,6 +9,8 @@ from worker.engine.batch import Batch, Sampled
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
 from worker.engine.runner import PendingStep, Runner
+from worker.engine.schedule import Schedule
+from worker.engine.scheduler import Scheduler
 from worker.engine.sequence import Sequence, Status
 from worker.engine.service import Service
 
@@ -32,13 +34,21 @@ class Inspected:
         self.service = Service(input_weight=INPUT_WEIGHT, output_weight=OUTPUT_WEIGHT, floor_share=floor_share)
         options = EngineConfig(block_size=self.block_size, context_length=self.context_length, **config)
         self.engine = Engine(self, VOCABULARY, options, self.service)
+        self.engine._scheduler.schedule = self._schedule
         self.fails_next: Callable[[Sampled], None] | None = None
         self.failed = False
         self._running: list[Sequence] = []
 
     def submit(self, batch: Batch) -> PendingStep:
-        self._check_order()
         return self._inner.submit(batch)
+
+    def _schedule(self) -> Schedule:
+        """Looked into before anybody is charged for it, and where the engine does not take a finding for a fault of
+        the runner.
+        """
+        plan = Scheduler.schedule(self.engine._scheduler)
+        self._check_order()
+        return plan
 
     def close(self) -> None:
         pass
