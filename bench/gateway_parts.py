@@ -122,16 +122,4 @@ def _card() -> wire.ModelCard:
     """The demo model's."""
     settings = WorkerSettings(nats_url=Secret("unused"), runner="fake")
     card, _ = app.load(app.placed(settings), WorkerMetrics())
-    return wire.ModelCard(
-        name=card.name,
-        pool="bench",
-        context_length=card.context_length,
-        vocab_size=card.vocab_size,
-        tokenizer=card.tokenizer_json,
-        chat_template=card.chat_template,
-        bos_id=card.bos_id,
-        eos_ids=card.eos_ids,
-        add_bos=card.add_bos,
-        special_ids=card.special_ids,
-        request_tokens_max=card.context_length,
-    )
+    return app.card_on_wire(card, pool="bench", tokens_max=card.context_length)

@@ -151,7 +151,7 @@ def connect(settings: WorkerSettings, worker: str, card: Card, runner: Runner, t
         incarnation=ids.process_id("in"),
         engine=engine,
         config=config,
-        card=_card_on_wire(card, settings, engine.tokens_max),
+        card=card_on_wire(card, name=settings.served_name, pool=settings.pool, tokens_max=engine.tokens_max),
         tiers=settings.tier_numbers(),
         service=service,
         limits=LinkLimits(step_s_max=settings.step_s_max),
@@ -256,10 +256,11 @@ def _words(card: Card) -> list[int]:
     return words
 
 
-def _card_on_wire(card: Card, settings: WorkerSettings, tokens_max: int) -> wire.ModelCard:
+def card_on_wire(card: Card, *, name: str | None = None, pool: str, tokens_max: int) -> wire.ModelCard:
+    """What gateways are told; `tokens_max` of one sequence, by the pool."""
     return wire.ModelCard(
-        name=settings.served_name or card.name,
-        pool=settings.pool,
+        name=name or card.name,
+        pool=pool,
         context_length=card.context_length,
         vocab_size=card.vocab_size,
         tokenizer=card.tokenizer_json,

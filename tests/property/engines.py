@@ -8,7 +8,7 @@ from tests.unit.engine.builders import VOCABULARY, make_runner
 from worker.engine.batch import Batch, Sampled
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
-from worker.engine.runner import PendingStep, Runner
+from worker.engine.runner import Runner
 from worker.engine.schedule import Schedule
 from worker.engine.scheduler import Scheduler
 from worker.engine.sequence import Sequence, Status
@@ -19,28 +19,20 @@ INPUT_WEIGHT, OUTPUT_WEIGHT = 1_000.0, 2_000.0
 
 
 class Inspected:
-    """An engine whose runner sees it between a schedule and what follows from it. With `ahead` the runner computes a
-    step only after the next one has been given to it.
+    """An engine that is looked into between a schedule and what follows. With `ahead` a step is computed only after the
+    next one has been given to the runner.
     """
 
     def __init__(self, *, blocks: int, floor_share: float = 0.2, ahead: bool = False, **config: float | None) -> None:
         inner = _Failing(make_runner(blocks=blocks), self)
-        self._inner = Ahead(inner) if ahead else inner
-        self.vocab_size = self._inner.vocab_size
-        self.block_size = self._inner.block_size
-        self.blocks_total = self._inner.blocks_total
-        self.context_length = self._inner.context_length
-        self.steps_ahead = self._inner.steps_ahead
+        runner = Ahead(inner) if ahead else inner
         self.service = Service(input_weight=INPUT_WEIGHT, output_weight=OUTPUT_WEIGHT, floor_share=floor_share)
-        options = EngineConfig(block_size=self.block_size, context_length=self.context_length, **config)
-        self.engine = Engine(self, VOCABULARY, options, self.service)
+        options = EngineConfig(block_size=runner.block_size, context_length=runner.context_length, **config)
+        self.engine = Engine(runner, VOCABULARY, options, self.service)
         self.engine._scheduler.schedule = self._schedule
         self.fails_next: Callable[[Sampled], None] | None = None
         self.failed = False
         self._running: list[Sequence] = []
-
-    def submit(self, batch: Batch) -> PendingStep:
-        return self._inner.submit(batch)
 
     def _schedule(self) -> Schedule:
         """Looked into before anybody is charged for it, and where the engine does not take a finding for a fault of
@@ -49,9 +41,6 @@ class Inspected:
         plan = Scheduler.schedule(self.engine._scheduler)
         self._check_order()
         return plan
-
-    def close(self) -> None:
-        pass
 
     def step(self):
         """A step of the engine; what ran before it is known to the check."""
