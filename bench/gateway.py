@@ -2,7 +2,8 @@
 
 Limits and usage are on, and every request's bill is waited for. A machine with few cores runs client, gateway, worker,
 NATS and Postgres on the same ones, so throughput is given twice: as it was seen, and for one core, which is the work
-divided by the gateway's own processor time. Only the second is compared with a target.
+divided by the gateway's own processor time. Only the second is compared with a target. Another gateway that is
+installed (`bench.proxies`) is measured in the same run.
 """
 
 import asyncio
@@ -12,9 +13,10 @@ from dataclasses import dataclass
 import msgspec
 import uvloop
 
-from bench import admission, first_token, gateway_parts, launch, load, machine, open_streams, tenant
+from bench import admission, first_token, gateway_parts, launch, load, machine, open_streams, proxies, tenant
 from bench.client import Client
 from bench.errors import BenchError
+from bench.gateway_size import FULL, QUICK, Size
 from bench.measure import COLUMNS, Measure
 from bench.percentiles import Spread
 from bench.record import RESULTS, append
@@ -36,40 +38,6 @@ REQUEST_SECONDS_MAX = 60.0
 BILLS_SECONDS_MAX = 60.0  # an event whose delivery went wrong comes again after the consumer's ack_wait
 
 
-class Size(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of everything is sent."""
-
-    idle_requests: int
-    idle_tokens: int = 8
-    requests: int
-    request_clients: int = 32
-    request_tokens: int = 8
-    streams: int
-    stream_clients: int = 64
-    stream_tokens: int = 512
-    decision_rate: float = 600
-    decision_s: float
-    body_requests: int
-    arrival_rates: tuple[float, ...] = (25, 100)
-    arrivals_s: float
-    streams_open: int
-
-
-FULL = Size(
-    idle_requests=500, requests=5_000, streams=192, decision_s=10, body_requests=300, arrivals_s=10, streams_open=2_000
-)
-QUICK = Size(
-    idle_requests=50,
-    requests=300,
-    streams=64,
-    stream_tokens=64,
-    decision_s=2,
-    body_requests=50,
-    arrivals_s=2,
-    streams_open=200,
-)
-
-
 class Load(msgspec.Struct, frozen=True):
     report: Report
     cpu_s: float  # of the gateway, until the last bill was written
@@ -85,16 +53,8 @@ class Bench:
     client: Client
     sent: int = 0
 
-    async def load(self, *, clients: int, requests: int, tokens: int, stream: bool) -> Load:
+    async def load(self, workload: Workload, *, clients: int, requests: int) -> Load:
         """Send, and wait for the bills. Raises BenchError when a request failed, or was not billed once."""
-        workload = Workload(
-            model=MODEL,
-            api="chat",
-            prompt_tokens=PROMPT_TOKENS,
-            output_tokens=tokens,
-            stream=stream,
-            seed=self.sent,
-        )
         cpu_s = self.stack.cpu_s(launch.GATEWAY)
         report = await load.closed(self.client, workload, clients=clients, requests=requests)
         self.sent += requests
@@ -118,25 +78,40 @@ def run(*, quick: bool = False) -> None:
     """
     before = machine.provenance()
     log.configure(level="error", service="bench")  # the limiter that runs in this process speaks up
+    size = QUICK if quick else FULL
     with launch.running(runner="fake", fake_step_us=0, fake_token_us=0, kv_bytes=KV_BYTES) as stack:
-        measures = uvloop.run(_measure(stack, QUICK if quick else FULL))
-    measures += uvloop.run(open_streams.measures((QUICK if quick else FULL).streams_open))
+        speed, measures = uvloop.run(_measure(stack, size))
+    measures += uvloop.run(open_streams.measures(size.streams_open))
+    for name, theirs in proxies.measured(_loads(size), MODEL).items():
+        measures += proxies.compared(speed, name, theirs)
     print(f"\nGateway: fake engine; {machine.described(before)}\n")
     print(render(COLUMNS, [measure.cells for measure in measures]))
     append(RESULTS / FILE, [{**before, **dict(zip(COLUMNS, measure.cells, strict=True))} for measure in measures])
 
 
-async def _measure(stack: launch.Stack, size: Size) -> list[Measure]:
+async def _measure(stack: launch.Stack, size: Size) -> tuple[proxies.Speed, list[Measure]]:
     async with (
         tenant.create(stack.postgres_url) as own,
         Client(stack.base_url, own.key, timeout_s=REQUEST_SECONDS_MAX) as client,
     ):
         bench = Bench(stack, own, client)
-        return [
-            *await _first_token(bench, size),
-            await _idle(bench),
-            *await _requests(bench, size),
-            *await _streams(bench, size),
+        loads = _loads(size)
+        added_ms, first = await _first_token(bench, loads)
+        idle = await _idle(bench)
+        whole = await _whole(bench, loads)
+        streamed = await bench.load(loads.streamed, clients=loads.stream_clients, requests=loads.streams)
+        speed = proxies.Speed(
+            added_ms=added_ms,
+            requests_per_s=whole.report.requests_per_s,
+            requests_per_core_s=whole.report.requests / whole.cpu_s,
+            chunks_per_s=streamed.report.events_per_s,
+            chunks_per_core_s=streamed.report.events / streamed.cpu_s,
+        )
+        return speed, [
+            *first,
+            idle,
+            *_of_requests(whole, loads),
+            *_of_streams(streamed, loads),
             *await _bodies(bench, size),
             *await _arrivals(bench, size),
             *await _parts(),
@@ -144,20 +119,40 @@ async def _measure(stack: launch.Stack, size: Size) -> list[Measure]:
         ]
 
 
-async def _first_token(bench: Bench, size: Size) -> list[Measure]:
-    """One request at a time. What is added is counted from the in-process median."""
-    await bench.load(clients=1, requests=WARM_ROUNDS, tokens=size.idle_tokens, stream=True)
-    done = await bench.load(clients=1, requests=size.idle_requests, tokens=size.idle_tokens, stream=True)
-    prompt_tokens = done.report.prompt_tokens // done.report.requests
+def _loads(size: Size) -> proxies.Loads:
+    def workload(tokens: int, seed: int, *, stream: bool = True) -> Workload:
+        return Workload(
+            model=MODEL, api="chat", prompt_tokens=PROMPT_TOKENS, output_tokens=tokens, stream=stream, seed=seed
+        )
+
+    return proxies.Loads(
+        idle=workload(size.idle_tokens, 1),
+        idle_requests=size.idle_requests,
+        whole=workload(size.request_tokens, 2, stream=False),
+        whole_clients=size.request_clients,
+        whole_requests=size.requests,
+        streamed=workload(size.stream_tokens, 3),
+        stream_clients=size.stream_clients,
+        streams=size.streams,
+    )
+
+
+async def _first_token(bench: Bench, loads: proxies.Loads) -> tuple[float, list[Measure]]:
+    """One request at a time. What is added, counted from the in-process median: at p50 in ms, and what is shown."""
+    await bench.load(loads.idle, clients=1, requests=WARM_ROUNDS)
+    done = await bench.load(loads.idle, clients=1, requests=loads.idle_requests)
     engine = first_token.in_process(
-        prompt_tokens=prompt_tokens, output_tokens=size.idle_tokens, requests=size.idle_requests
+        prompt_tokens=done.report.prompt_tokens // done.report.requests,
+        output_tokens=loads.idle.output_tokens,
+        requests=loads.idle_requests,
     )
     served = _some(done.report.ttft)
-    return [
+    added_ms = (served.p50 - engine.p50) * 1_000
+    return added_ms, [
         Measure("first token over HTTP, idle, p50", served.p50 * 1_000, "ms"),
         Measure("first token over HTTP, idle, p99", served.p99 * 1_000, "ms"),
         Measure("first token of the engine in process, p50", engine.p50 * 1_000, "ms"),
-        Measure("added to the first token, idle, p50", (served.p50 - engine.p50) * 1_000, "ms", ("<=", 3)),
+        Measure("added to the first token, idle, p50", added_ms, "ms", ("<=", 3)),
         Measure("added to the first token, idle, p99", (served.p99 - engine.p50) * 1_000, "ms", ("<=", 10)),
     ]
 
@@ -169,11 +164,14 @@ async def _idle(bench: Bench) -> Measure:
     return Measure("gateway's core in use, idle", (bench.stack.cpu_s(launch.GATEWAY) - cpu_s) / IDLE_S * 100, "%")
 
 
-async def _requests(bench: Bench, size: Size) -> list[Measure]:
-    clients, tokens = size.request_clients, size.request_tokens
-    kind = f"not streamed, {clients} clients, {tokens} tokens"
-    await bench.load(clients=clients, requests=clients * WARM_ROUNDS, tokens=tokens, stream=False)
-    done = await bench.load(clients=clients, requests=size.requests, tokens=tokens, stream=False)
+async def _whole(bench: Bench, loads: proxies.Loads) -> Load:
+    clients = loads.whole_clients
+    await bench.load(loads.whole, clients=clients, requests=clients * WARM_ROUNDS)
+    return await bench.load(loads.whole, clients=clients, requests=loads.whole_requests)
+
+
+def _of_requests(done: Load, loads: proxies.Loads) -> list[Measure]:
+    kind = f"not streamed, {loads.whole_clients} clients, {loads.whole.output_tokens} tokens"
     report, cpu_s, e2e = done.report, done.cpu_s, _some(done.report.e2e)
     return [
         Measure(f"requests, {kind}", report.requests_per_s, "1/s"),
@@ -186,9 +184,8 @@ async def _requests(bench: Bench, size: Size) -> list[Measure]:
     ]
 
 
-async def _streams(bench: Bench, size: Size) -> list[Measure]:
-    kind = f"{size.stream_clients} streams, {size.stream_tokens} tokens"
-    done = await bench.load(clients=size.stream_clients, requests=size.streams, tokens=size.stream_tokens, stream=True)
+def _of_streams(done: Load, loads: proxies.Loads) -> list[Measure]:
+    kind = f"{loads.stream_clients} streams, {loads.streamed.output_tokens} tokens"
     report, cpu_s = done.report, done.cpu_s
     return [
         Measure(f"SSE chunks, {kind}", report.events_per_s, "1/s"),

@@ -33,6 +33,7 @@ class Peer:
     name: str
     command: list[str]  # without the port
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
+    probe: str = "/v1/models"  # answered with 200 once it is ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,16 @@ class Running:
 
     @property
     def resident_mib(self) -> float:
-        return sum(p.memory_info().rss for p in (self.process, *self.process.children(recursive=True))) / 2**20
+        return sum(process.memory_info().rss for process in self._family()) / 2**20
+
+    @property
+    def cpu_s(self) -> float:
+        """What it has computed since it started, user and system."""
+        times = [process.cpu_times() for process in self._family()]
+        return sum(spent.user + spent.system for spent in times)
+
+    def _family(self) -> list[psutil.Process]:
+        return [self.process, *self.process.children(recursive=True)]
 
 
 def found(folder: Path, model: str, threads: int) -> list[Peer]:
@@ -90,19 +100,19 @@ def running(peer: Peer, log: Path) -> Generator[Running]:
         ) as child,
     ):
         try:
-            base_url = f"http://127.0.0.1:{port}/v1"
-            _wait(peer, child, base_url, log)
-            yield Running(base_url, time.perf_counter() - start_s, psutil.Process(child.pid))
+            address = f"http://127.0.0.1:{port}"
+            _wait(peer, child, address, log)
+            yield Running(f"{address}/v1", time.perf_counter() - start_s, psutil.Process(child.pid))
         finally:
             _stop(child)
 
 
-def _wait(peer: Peer, child: subprocess.Popen[bytes], base_url: str, log: Path) -> None:
+def _wait(peer: Peer, child: subprocess.Popen[bytes], address: str, log: Path) -> None:
     deadline_s = time.monotonic() + READY_SECONDS_MAX
     while time.monotonic() < deadline_s:
         if child.poll() is not None:
             raise BenchError(f"{peer.name} ended with {child.returncode}:\n{log.read_text(errors='replace')[-2000:]}")
-        if _answers(f"{base_url}/models"):
+        if _answers(address + peer.probe):
             return
         time.sleep(POLL_S)
     raise BenchError(f"{peer.name} was not ready within {READY_SECONDS_MAX} s")
