@@ -235,6 +235,7 @@ class Bus:
             self._url,
             name=self._name,
             inbox_prefix=f"_INBOX_{self._role}",
+            skip_subject_validation=True,  # `subjects` makes them all, of checked parts
             error_cb=self._on_error,
             disconnected_cb=self._on_disconnected,
             reconnected_cb=self._on_reconnected,

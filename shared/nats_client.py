@@ -79,13 +79,27 @@ class NatsClient(Client):
         elif sid == self._answers:
             asked = self._asked.get(subject.rpartition(b".")[2].decode())
             if asked is not None and not asked.done():
-                asked.set_result(Answer(data, await self._process_headers(headers) or {}))
+                asked.set_result(Answer(data, read_headers(headers or b"")))  # None without any
         else:
             await super()._process_msg(sid, subject, reply, data, headers)
 
     def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
         self._handlers.pop(sid, None)
         super()._remove_sub(sid, max_msgs)
+
+
+def read_headers(block: bytes) -> dict[str, str]:
+    """Those of a message as the server sends it: `NATS/1.0`, perhaps with a status, then a line for each. nats-py looks
+    at each character by itself.
+    """
+    first, *lines = block.decode(errors="replace").split("\r\n")
+    status = first.split(" ", 2)[1:2]
+    headers = {STATUS: status[0]} if status else {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if colon:
+            headers[name] = value.strip()
+    return headers
 
 
 async def _unused(_: Msg) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import uvloop
 
 from shared import ids, log, wire
 from shared.trace import Tracer, tracing
@@ -79,7 +80,7 @@ def run(settings: WorkerSettings) -> None:
                 gc.collect()
                 gc.freeze()  # the model lives as long as the process: later collections need not look at it
                 gc.set_threshold(*COLLECT_EVERY)
-                asyncio.run(serve(links[0], settings.drain_s))
+                uvloop.run(serve(links[0], settings.drain_s))
             finally:
                 runner.close()
     except CannotStart as error:
