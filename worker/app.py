@@ -24,7 +24,7 @@ from worker.device import choose
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
 from worker.engine.fake_runner import FakeRunner
-from worker.engine.runner import Runner
+from worker.engine.runner import Runner, RunnerBroken
 from worker.engine.service import Service
 from worker.errors import CannotStart
 from worker.link.limits import LinkLimits
@@ -46,7 +46,9 @@ CPU_KV_BYTES: Final = 1024**3
 
 
 def run(settings: WorkerSettings) -> None:
-    """Serve until SIGTERM or SIGINT, then drain. A worker that cannot start exits with one sentence on stderr."""
+    """Serve until SIGTERM or SIGINT, then drain. A worker that cannot start, or whose device has failed, exits with one
+    sentence on stderr.
+    """
     worker = ids.process_id("wk")
     log.configure(level=settings.log_level, service="worker", worker=worker)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -54,7 +56,7 @@ def run(settings: WorkerSettings) -> None:
     links: list[Link] = []
 
     def not_live() -> str | None:
-        return None if not links or links[0].healthy else f"a step has taken over {settings.step_s_max:g} s"
+        return links[0].fault if links else None
 
     def not_ready() -> str | None:
         if not links:
@@ -82,7 +84,7 @@ def run(settings: WorkerSettings) -> None:
                 asyncio.run(serve(links[0], settings.drain_s))
             finally:
                 runner.close()
-    except CannotStart as error:
+    except (CannotStart, RunnerBroken) as error:
         sys.exit(f"forebay worker: {error}")
 
 
