@@ -91,13 +91,13 @@ def run(settings: WorkerSettings) -> None:
 def placed(settings: WorkerSettings) -> WorkerSettings:
     """With the runner and the device that are chosen. Raises CannotStart."""
 
-    def cuda_is_there() -> bool:
+    def cuda_devices() -> int:
         prepare(os.environ, settings.threads or os.cpu_count() or 1)
         import torch  # noqa: PLC0415 - see the module's docstring
 
-        return torch.cuda.is_available()
+        return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
-    runner, device = choose(settings.runner, settings.device, cuda_is_there)
+    runner, device = choose(settings.runner, settings.device, cuda_devices)
     return msgspec.structs.replace(settings, runner=runner, device=device)
 
 

@@ -188,7 +188,7 @@ async def test_a_process_whose_device_has_failed_says_so_and_ends(nats_server: s
         ({"MODEL": "/nowhere/model.gguf"}, "/nowhere/model.gguf"),
         ({"MODEL": __file__}, "test_worker_process.py"),
         ({"KV_BYTES": 1000}, "FOREBAY_KV_BYTES"),
-        ({"RUNNER": "triton"}, "CUDA"),
+        ({"RUNNER": "triton", "DEVICE": "cuda:1"}, "--device cuda:1 needs a CUDA device"),
         ({"TOKENS_PER_STEP": 1}, "tokens_per_step"),
     ],
 )
