@@ -1,4 +1,4 @@
-"""A runner whose launches are caught (`kernels.capture`), so that nothing is computed, and steps of every kind for it."""
+"""A runner whose launches are caught (`kernels.capture`), so that nothing is computed, and steps of all kinds."""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from bench.gpu.random_model import RandomWeights, tiny
+from kernels import device_batch
+from kernels.device_batch import BatchRows, PreparedBatch, SequenceRows
 from kernels.sampling import Drawn, DrawParams, LogitEdits
 from kernels.token_draw import draw_tokens
 from kernels.triton_ops import TritonOps
@@ -33,7 +35,9 @@ def make_runner(
     weights = RandomWeights(tiny(), torch.bfloat16, CPU, pack=pack).make()
     sizes = Sizes(blocks_total=40, block_size=16, sequences_max=20, tokens_per_step=40)
     decoder = Decoder(tiny(), moved(weights, device), TritonOps())
-    return GraphRunner(decoder, sizes, EagerGraphs(), kv_dtype=kv_dtype, draw=draw_nothing)
+    return GraphRunner(
+        decoder, sizes, EagerGraphs(), kv_dtype=kv_dtype, draw=draw_nothing, preparation=PrepareNothing()
+    )
 
 
 def moved(value: Any, device: torch.device) -> Any:
@@ -49,6 +53,17 @@ def moved(value: Any, device: torch.device) -> Any:
     if is_dataclass(value):
         return replace(value, **{name.name: moved(getattr(value, name.name), device) for name in fields(value)})
     return value
+
+
+class PrepareNothing:
+    """As the kernels would, were they run: the ids are whatever lay in memory."""
+
+    patch_rows = staticmethod(device_batch.patch_rows)
+    commit_batch = staticmethod(device_batch.commit_batch)
+
+    def prepare_batch(self, rows: SequenceRows, batch: BatchRows, out: PreparedBatch, *, block_size: int) -> None:
+        device_batch.prepare_batch(rows, batch, out, block_size=block_size)
+        out.ids.zero_()
 
 
 def draw_nothing(logits: Tensor, params: DrawParams, edits: LogitEdits | None) -> Drawn:
