@@ -14,7 +14,7 @@ def worker(
     nats_url: str | None = None,
     model: Path | None = None,
     served_name: str | None = None,
-    device: Literal["auto", "cpu", "cuda"] | None = None,
+    device: str | None = None,
     runner: Literal["torch", "triton", "fake"] | None = None,
     dtype: Literal["auto", "fp32", "bf16"] | None = None,
     weights: Literal["auto", "fp32", "bf16", "int8", "int4", "fp8"] | None = None,
@@ -37,7 +37,8 @@ def worker(
     served_name
         What clients call the model. [default: the name of the file or folder]
     device
-        Where the model is computed: cpu, cuda, or auto, which takes CUDA where there is a device. [default: auto]
+        Where the model is computed: cpu, cuda, one of several as cuda:1, or auto, which takes CUDA where there is a
+        device. [default: auto]
     runner
         What computes: torch (on a CPU), triton (on CUDA), or fake. [default: as the device wants]
     dtype

@@ -79,9 +79,10 @@ class PreparedBatch:
 
     @classmethod
     def of(cls, tokens: int, sequences: int, blocks_max: int, device: torch.device) -> "PreparedBatch":
-        ids, positions, slots = (torch.zeros(tokens, dtype=torch.int64, device=device) for _ in range(3))
-        lens = torch.zeros(sequences, dtype=torch.int32, device=device)
-        return cls(ids, positions, slots, lens, torch.zeros(sequences, blocks_max, dtype=torch.int32, device=device))
+        """Of whatever lies in memory."""
+        ids, positions, slots = (torch.empty(tokens, dtype=torch.int64, device=device) for _ in range(3))
+        lens = torch.empty(sequences, dtype=torch.int32, device=device)
+        return cls(ids, positions, slots, lens, torch.empty(sequences, blocks_max, dtype=torch.int32, device=device))
 
 
 @triton.jit(do_not_specialize=["count"], do_not_specialize_on_alignment=["patches_ptr"])

@@ -17,12 +17,12 @@ def on_device(device: torch.device, kernel: object, grid: tuple[Any, ...]) -> Ca
     """`kernel[grid]`, to be called with the kernel's arguments and options."""
 
     def launch(*arguments: object, **options: object) -> None:
-        with _current(device):
+        with current(device):
             cast("Any", kernel)[grid](*arguments, **options)
 
     return launch
 
 
-def _current(device: torch.device) -> AbstractContextManager[object]:
-    """Tensors of the CPU are interpreted, or nobody reads them."""
+def current(device: torch.device) -> AbstractContextManager[object]:
+    """Inside, `device` is torch's current one. Tensors of the CPU are interpreted, or nobody reads them."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

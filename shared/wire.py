@@ -122,7 +122,7 @@ class End(Message, frozen=True, tag="end"):
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
-    error: str | None = None  # stable code: does_not_fit, engine_error, card_mismatch, shutdown
+    error: str | None = None  # stable code: does_not_fit, engine_error, card_mismatch, shutdown, device_failed
     message: str | None = None  # one sentence for the client
 
 

@@ -25,7 +25,7 @@ from worker.device import choose
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
 from worker.engine.fake_runner import FakeRunner
-from worker.engine.runner import Runner
+from worker.engine.runner import Runner, RunnerBroken
 from worker.engine.service import Service
 from worker.errors import CannotStart
 from worker.link.limits import LinkLimits
@@ -47,7 +47,9 @@ CPU_KV_BYTES: Final = 1024**3
 
 
 def run(settings: WorkerSettings) -> None:
-    """Serve until SIGTERM or SIGINT, then drain. A worker that cannot start exits with one sentence on stderr."""
+    """Serve until SIGTERM or SIGINT, then drain. A worker that cannot start, or whose device has failed, exits with one
+    sentence on stderr.
+    """
     worker = ids.process_id("wk")
     log.configure(level=settings.log_level, service="worker", worker=worker)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -55,7 +57,7 @@ def run(settings: WorkerSettings) -> None:
     links: list[Link] = []
 
     def not_live() -> str | None:
-        return None if not links or links[0].healthy else f"a step has taken over {settings.step_s_max:g} s"
+        return links[0].fault if links else None
 
     def not_ready() -> str | None:
         if not links:
@@ -83,20 +85,20 @@ def run(settings: WorkerSettings) -> None:
                 uvloop.run(serve(links[0], settings.drain_s))
             finally:
                 runner.close()
-    except CannotStart as error:
+    except (CannotStart, RunnerBroken) as error:
         sys.exit(f"forebay worker: {error}")
 
 
 def placed(settings: WorkerSettings) -> WorkerSettings:
     """With the runner and the device that are chosen. Raises CannotStart."""
 
-    def cuda_is_there() -> bool:
+    def cuda_devices() -> int:
         prepare(os.environ, settings.threads or os.cpu_count() or 1)
         import torch  # noqa: PLC0415 - see the module's docstring
 
-        return torch.cuda.is_available()
+        return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
-    runner, device = choose(settings.runner, settings.device, cuda_is_there)
+    runner, device = choose(settings.runner, settings.device, cuda_devices)
     return msgspec.structs.replace(settings, runner=runner, device=device)
 
 

@@ -13,6 +13,7 @@ from triton import OutOfResources
 
 from kernels.attention_table import HEAD_DIMS
 from kernels.compilations import Compilations
+from kernels.on_device import current
 from kernels.rms_norm import HIDDEN_MAX
 from kernels.triton_ops import TritonOps
 from shared import log
@@ -48,11 +49,25 @@ def check_kernels(capability: tuple[int, int], config: ModelConfig) -> None:
 def load_cuda(
     settings: WorkerSettings, path: Path, metrics: WorkerMetrics, progress: Callable[[float], None]
 ) -> tuple[Card, GraphRunner]:
-    """Raises ModelFileError, and CannotStart for what the device cannot do or hold."""
+    """On the device that `settings` name by its number. Raises ModelFileError, and CannotStart for what it cannot do or
+    hold.
+    """
+    device = torch.device(settings.device)
+    with current(device):
+        return _load(settings, path, metrics, progress, device)
+
+
+def _load(
+    settings: WorkerSettings,
+    path: Path,
+    metrics: WorkerMetrics,
+    progress: Callable[[float], None],
+    device: torch.device,
+) -> tuple[Card, GraphRunner]:
+    """The device is the current one: what is asked of torch here and in its memory is about it."""
     logger = log.get("worker")
     compilations = Compilations()
     compilations.watch()
-    device = torch.device("cuda", torch.cuda.current_device())
     check_kernels(torch.cuda.get_device_capability(device), read_card(path).config)
     sizes = Sizes(
         blocks_total=BLOCKS_LEAST,

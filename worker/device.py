@@ -1,33 +1,51 @@
 """Where a worker computes, and with what: the settings `device` and `runner` put together.
 
-Imports no torch: it is told whether there is a CUDA device. Invariant: what comes out names a runner and the one device
-that it computes on, or is an error that says what to change.
+Imports no torch: it is told how many CUDA devices there are. Invariant: what comes out names a runner and the one
+device that it computes on, or is an error that says what to change.
 """
 
+import re
 from collections.abc import Callable
 from typing import Literal
 
 from worker.errors import CannotStart
 
-Device = Literal["auto", "cpu", "cuda"]
 Runner = Literal["torch", "triton", "fake"]
 
-_DEVICE_OF: dict[Runner, Device] = {"torch": "cpu", "triton": "cuda", "fake": "cpu"}
+FORMS = "auto, cpu, cuda, or one of several CUDA devices as cuda:1"
+_FORM = re.compile(r"auto|cpu|cuda(:(?P<index>[0-9]{1,3}))?", re.ASCII)
+_KIND_OF: dict[Runner, str] = {"torch": "cpu", "triton": "cuda", "fake": "cpu"}
 
 
-def choose(runner: Runner | None, device: Device, cuda_is_there: Callable[[], bool]) -> tuple[Runner, Device]:
-    """Auto takes CUDA where there is a device, unless a runner was asked for that computes elsewhere. `cuda_is_there`
-    is asked only where it matters. Raises CannotStart.
+def is_device(device: str) -> bool:
+    """Whether it has one of the FORMS."""
+    return _FORM.fullmatch(device) is not None
+
+
+def is_cuda(device: str) -> bool:
+    return device.startswith("cuda")
+
+
+def choose(runner: Runner | None, device: str, cuda_devices: Callable[[], int]) -> tuple[Runner, str]:
+    """Auto takes CUDA where there is a device, unless a runner was asked for that computes elsewhere; a device of CUDA
+    is named by its number, the first one where none was. `cuda_devices`, how many there are, is asked only where it
+    matters. Raises CannotStart.
     """
+    kind = "cuda" if is_cuda(device) else device
     if runner == "fake":
-        return runner, _DEVICE_OF[runner]
-    if runner is not None and device not in {"auto", _DEVICE_OF[runner]}:
-        raise CannotStart(f"--runner {runner} computes on {_DEVICE_OF[runner]}, not on {device}; leave one of them out")
-    if device == "cpu" or runner == "torch":
+        return runner, _KIND_OF[runner]
+    if runner is not None and kind not in {"auto", _KIND_OF[runner]}:
+        raise CannotStart(f"--runner {runner} computes on {_KIND_OF[runner]}, not on {device}; leave one of them out")
+    if kind == "cpu" or runner == "torch":
         return "torch", "cpu"
-    if cuda_is_there():
-        return "triton", "cuda"
-    if runner is None and device == "auto":
+    form = _FORM.fullmatch(device)
+    assert form is not None, FORMS
+    number, found = int(form["index"] or 0), cuda_devices()
+    if number < found:
+        return "triton", f"cuda:{number}"
+    if runner is None and kind == "auto":
         return "torch", "cpu"
-    asked = "--device cuda" if runner is None else f"--runner {runner}"
+    asked = f"--device {device}" if kind == "cuda" else f"--runner {runner}"
+    if found:
+        raise CannotStart(f"{asked} needs a CUDA device of that number, and torch finds cuda:0 to cuda:{found - 1}")
     raise CannotStart(f"{asked} needs a CUDA device, and torch finds none; use --device cpu")

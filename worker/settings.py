@@ -6,6 +6,7 @@ import msgspec
 
 from shared.log import Level
 from shared.settings import Secret
+from worker.device import FORMS, is_cuda, is_device
 
 STEP_TOKENS, CUDA_STEP_TOKENS, CUDA_TOKENS_BESIDE_DECODES = 512, 8_192, 2_048
 
@@ -20,8 +21,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     served_name: str | None = None
     """What clients call the model; without one, the file's or the folder's name."""
 
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the model is computed; auto takes CUDA where there is a device."""
+    device: str = "auto"
+    """Where the model is computed: cpu, cuda, one of several as cuda:1, or auto, which takes CUDA where there is a
+    device."""
 
     runner: Literal["torch", "triton", "fake"] | None = None
     """What computes; without one, torch on a CPU and triton on CUDA."""
@@ -83,6 +85,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not self.tier_numbers():
             raise ValueError("tiers names no tier")
+        if not is_device(self.device):
+            raise ValueError(f"device must be {FORMS}")
         given = [number for number in (self.kv_bytes, self.tokens_per_step) if number is not None]
         if min(*given, self.block_size, self.sequences_max) < 1:
             raise ValueError("kv_bytes, block_size, sequences_max and tokens_per_step must be positive")
@@ -96,12 +100,12 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def step_tokens(self) -> int:
         """`tokens_per_step` on the device that was chosen."""
-        return self.tokens_per_step or (CUDA_STEP_TOKENS if self.device == "cuda" else STEP_TOKENS)
+        return self.tokens_per_step or (CUDA_STEP_TOKENS if is_cuda(self.device) else STEP_TOKENS)
 
     @property
     def step_tokens_beside_decodes(self) -> int:
         """The same of `tokens_beside_decodes`, where there is no pace."""
-        beside = CUDA_TOKENS_BESIDE_DECODES if self.device == "cuda" else self.step_tokens
+        beside = CUDA_TOKENS_BESIDE_DECODES if is_cuda(self.device) else self.step_tokens
         return self.tokens_beside_decodes or min(beside, self.step_tokens)
 
     def tier_numbers(self) -> tuple[int, ...]:

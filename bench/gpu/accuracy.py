@@ -1,7 +1,7 @@
 """Part a: every kernel against the plain reference, computed in float32 from the same numbers.
 
 What is told is the root mean square of the error over that of the reference. Invariant: a kernel is judged by the limit
-of its type, which is a few roundings of it.
+of its type, which is a few roundings of it, or by a case's own; and no kernel that a runner launches is left out.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from bench.gpu import draws, places, products
+from bench.gpu import batches, draws, places, products, rotation
 from bench.gpu.cases import AttentionInputs, AttentionShape
 from bench.gpu.machine import Machine
 from bench.gpu.part import Case, Found, Row, told
@@ -24,6 +24,7 @@ REFERENCE, KERNELS = ReferenceOps(), TritonOps()
 # Of each sequence: new tokens, all tokens. The edges of a block of 16, chunks, and an empty row as a graph pads it.
 EDGES = ((1, 1), (1, 15), (1, 16), (1, 17), (1, 0), (5, 5), (3, 40), (33, 33))
 LONG = ((1, 1_025), (1, 513), (64, 700), (1, 3))
+CAP = 2.0  # of scores that are about 1
 
 
 def run(machine: Machine) -> Found:
@@ -38,7 +39,7 @@ def run(machine: Machine) -> Found:
             faults.append(f"{case.kernel} {name} {case.shape}: {type(fault).__name__}: {fault}")
             continue
         rows.append(told({"kernel": case.kernel, "dtype": name, "shape": case.shape, "error": error}))
-        if not error <= LIMITS[case.dtype]:
+        if not error <= (LIMITS[case.dtype] if case.error_max is None else case.error_max):
             faults.append(f"{case.kernel} {name} {case.shape}: an error of {error:.2g}")
         worst[case.kernel, name] = max(worst.get((case.kernel, name), (0.0, "")), (error, case.shape))
     table: list[list[Cell]] = [[kernel, name, error, shape] for (kernel, name), (error, shape) in sorted(worst.items())]
@@ -57,7 +58,9 @@ def _cases(machine: Machine) -> Iterator[Case]:
     for dtype in dtypes:
         yield from _elementwise(machine, dtype)
         yield from _attention(machine, dtype)
+        yield from rotation.cases(machine, dtype)
         yield from products.cases(machine, dtype)
+    yield from batches.cases(machine)
     yield from draws.cases(machine)
     yield from places.cases(machine)
 
@@ -93,11 +96,9 @@ def _attention(machine: Machine, dtype: torch.dtype) -> Iterator[Case]:
     for shape in _shapes(machine, dtype):
         group = f"head_dim {shape.head_dim}, {shape.heads}/{shape.kv_heads} heads, blocks of {shape.block_size}"
         name = f"{group}, {len(shape.lengths)} sequences" + (f", window {shape.window}" if shape.window else "")
-        if shape.kv is not None:
-            name += f", {str(shape.kv).removeprefix('torch.')} pool"
+        name += f", soft cap {shape.soft_cap}" if shape.soft_cap else ""
+        name += f", {str(shape.kv).removeprefix('torch.')} pool" if shape.kv else ""
         yield Case("paged_attention", dtype, name, lambda s=shape: _attend(machine, dtype, s))
-        if shape.kv is None:
-            yield Case("rope_and_cache", dtype, name, lambda s=shape: _rotate(machine, dtype, s))
 
 
 def _shapes(machine: Machine, dtype: torch.dtype) -> Iterator[AttentionShape]:
@@ -105,6 +106,7 @@ def _shapes(machine: Machine, dtype: torch.dtype) -> Iterator[AttentionShape]:
     if machine.dry:
         yield AttentionShape(heads=3, kv_heads=1, head_dim=24, block_size=16, lengths=EDGES[3:7], window=5)
         yield AttentionShape(heads=2, kv_heads=1, head_dim=16, block_size=16, lengths=EDGES[3:6], kv=torch.int8)
+        yield AttentionShape(heads=1, kv_heads=1, head_dim=16, block_size=64, lengths=LONG[1:2], soft_cap=CAP)
         return
     whole = dtype == torch.bfloat16
     groups = {64: (8, 8), 80: (8, 2), 96: (7, 1), 128: (32, 8), 256: (16, 2)}
@@ -116,6 +118,7 @@ def _shapes(machine: Machine, dtype: torch.dtype) -> Iterator[AttentionShape]:
             )
     common = AttentionShape(heads=32, kv_heads=8, head_dim=128, block_size=16, lengths=EDGES + LONG)
     yield replace(common, window=33)
+    yield replace(common, soft_cap=CAP)
     for kv in (torch.int8, torch.float8_e4m3fn) if whole else ():
         yield replace(common, kv=kv)
 
@@ -133,6 +136,7 @@ def _attend(machine: Machine, dtype: torch.dtype, shape: AttentionShape) -> tupl
             context_lens=inputs.context_lens,
             scale=shape.head_dim**-0.5,
             window=shape.window,
+            soft_cap=shape.soft_cap,
             k_scale=inputs.scale,
             v_scale=inputs.scale,
         )
@@ -140,38 +144,6 @@ def _attend(machine: Machine, dtype: torch.dtype, shape: AttentionShape) -> tupl
     pools = inputs.k_cache, inputs.v_cache
     exact = pools if shape.kv is not None else (pools[0].float(), pools[1].float())
     return attend(KERNELS, inputs.q, *pools), attend(REFERENCE, inputs.q.float(), *exact)
-
-
-def _rotate(machine: Machine, dtype: torch.dtype, shape: AttentionShape) -> tuple[Tensor, Tensor]:
-    tokens = sum(new for new, _ in shape.lengths)
-    q, k, v = _normal(
-        machine,
-        dtype,
-        (tokens, shape.heads, shape.head_dim),
-        (tokens, shape.kv_heads, shape.head_dim),
-        (tokens, shape.kv_heads, shape.head_dim),
-    )
-    slots = torch.arange(tokens, device=machine.device)
-    slots[::3] = -1
-    angles = torch.rand(tokens, shape.head_dim // 2, device=machine.device) * 6
-    pool = (tokens // shape.block_size + 1, shape.block_size, shape.kv_heads, shape.head_dim)
-
-    def rotate(ops: ReferenceOps | TritonOps, dtype: torch.dtype) -> Tensor:
-        caches = [torch.zeros(pool, dtype=dtype, device=machine.device) for _ in range(2)]
-        rotated = ops.rope_and_cache(
-            q.to(dtype, copy=True),
-            k.to(dtype),
-            v.to(dtype),
-            cos=angles.cos(),
-            sin=angles.sin(),
-            positions=torch.arange(tokens, device=machine.device),
-            k_cache=caches[0],
-            v_cache=caches[1],
-            slots=slots,
-        )
-        return torch.cat([rotated.flatten(), caches[0].flatten(), caches[1].flatten()])
-
-    return rotate(KERNELS, dtype), rotate(REFERENCE, torch.float32)
 
 
 def _normal(machine: Machine, dtype: torch.dtype, *shapes: tuple[int, ...]) -> list[Tensor]:

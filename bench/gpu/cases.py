@@ -17,6 +17,7 @@ class AttentionShape:
     block_size: int
     lengths: tuple[tuple[int, int], ...]  # of each sequence: its new tokens, and all of them
     window: int | None = None
+    soft_cap: float | None = None
     kv: torch.dtype | None = None  # of a quantized pool: int8 or float8_e4m3fn
 
 

@@ -18,6 +18,7 @@ class Case(NamedTuple):
     dtype: torch.dtype
     shape: str
     run: Callable[[], tuple[Tensor, Tensor]]  # what the kernel gave, and what is right
+    error_max: float | None = None  # None: that of the type; 0: bit by bit
 
 
 class Job(NamedTuple):

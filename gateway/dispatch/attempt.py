@@ -12,7 +12,7 @@ import asyncio
 from typing import Literal
 
 from gateway.dispatch.chunks import ChunkBuffer
-from gateway.errors import GatewayError, InvalidRequest, RequestFailed, Unavailable
+from gateway.errors import GatewayError, InvalidRequest, RequestFailed, Unavailable, WorkerLost
 from shared import wire
 
 Received = Literal["new", "repeat", "hole", "slow"]
@@ -145,4 +145,6 @@ def end_error(end: wire.End) -> GatewayError | None:
         return InvalidRequest(message)
     if end.error == "shutdown":
         return Unavailable(message, retry_after_ms=1000)
+    if end.error == "device_failed":
+        return WorkerLost(message)
     return RequestFailed(message)

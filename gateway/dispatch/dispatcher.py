@@ -40,7 +40,7 @@ OnCard = Callable[[str, wire.ModelCard], Awaitable[None]]
 
 CARD_RETRY_S = 1.0
 BACKLOG_RETRY_AFTER_MS = 10_000
-ENGINE_ERROR = "engine_error"  # of wire.End.error: the worker's fault
+WORKERS_FAULTS = ("engine_error", "device_failed")  # of wire.End.error
 
 
 class Dispatcher:
@@ -268,7 +268,7 @@ class Dispatcher:
         assert end is not None
         if end.outcome == "finished":
             self.overload.breakers.succeeded(attempt.pool, job.tenant, now)
-        elif end.error == ENGINE_ERROR:
+        elif end.error in WORKERS_FAULTS:
             self.overload.breakers.failed(attempt.pool, job.tenant, now)
             self.overload.retries.failed(job.tenant, now)
             if attempt.error is not None:

@@ -25,17 +25,31 @@ from worker.settings import WorkerSettings
 
 app.run(load(WorkerSettings, os.environ))
 """
+# What a fake runner does instead of computing is to sleep; here it does so for 20 steps.
+DYING = """
+import time
+from worker.engine.runner import RunnerBroken
+
+left, sleep = iter(range(20)), time.sleep
+
+def compute(seconds):
+    if seconds == 0.005 and next(left, None) is None:
+        raise RunnerBroken("the device cuda:0 has failed")
+    sleep(seconds)
+
+time.sleep = compute
+"""
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "SmolLM2-135M-Instruct"
 
 
 class WorkerProcess:
-    def __init__(self, nats_url: str, **settings: object) -> None:
+    def __init__(self, nats_url: str, *, program: str = PROGRAM, **settings: object) -> None:
         self.port = services.free_port()
         names = {"NATS_URL": nats_url, "METRICS_PORT": self.port, "RUNNER": "fake", "FAKE_STEP_US": 5_000, **settings}
         env = {**os.environ, **{f"FOREBAY_{name}": str(value) for name, value in names.items()}}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM], env=env, cwd=ROOT, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-c", program], env=env, cwd=ROOT, stderr=subprocess.PIPE, text=True
         )
 
     def get(self, path: str) -> tuple[int, str]:
@@ -155,13 +169,26 @@ async def test_a_process_whose_engine_hangs_says_so_and_still_leaves_when_told(
             assert await asyncio.to_thread(worker.process.wait, 30) == 0
 
 
+async def test_a_process_whose_device_has_failed_says_so_and_ends(nats_server: services.NatsServer) -> None:
+    async with gateway(nats_server.url) as dispatcher:
+        with contextlib.closing(WorkerProcess(nats_server.url, program=DYING + PROGRAM)) as worker:
+            await until(dispatcher.fleet.models, 60)
+            with pytest.raises(WorkerLost):
+                await _ask(dispatcher, job(dispatcher, model=MODEL, max_tokens=2000))
+            _, text = await asyncio.to_thread(worker.process.communicate, timeout=30)
+            assert worker.process.returncode == 1
+            assert text.strip().splitlines()[-1] == "forebay worker: the device cuda:0 has failed"
+        [event] = await usage(nats_server.url, expected=1)
+        assert (event.finish, event.completion_tokens) == ("error", 20)
+
+
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
         ({"MODEL": "/nowhere/model.gguf"}, "/nowhere/model.gguf"),
         ({"MODEL": __file__}, "test_worker_process.py"),
         ({"KV_BYTES": 1000}, "FOREBAY_KV_BYTES"),
-        ({"RUNNER": "triton"}, "CUDA"),
+        ({"RUNNER": "triton", "DEVICE": "cuda:1"}, "--device cuda:1 needs a CUDA device"),
         ({"TOKENS_PER_STEP": 1}, "tokens_per_step"),
     ],
 )

@@ -14,7 +14,7 @@ from torch import Tensor
 from kernels.sampling import ALL_BANNED, BANNED, NOT_FINITE, OUTSIDE, TEMPERATURE_MIN, Drawn, DrawParams, LogitEdits
 from worker.engine import sampler
 from worker.engine.batch import Sampled, SampleParams, TokenLogprobs
-from worker.engine.draw_tensors import draw_params, logit_edits
+from worker.engine.draw_tensors import DrawTensors, logit_edits
 from worker.engine.staging import Landing, Staging
 
 Draw = Callable[[Tensor, DrawParams, LogitEdits | None], Drawn]
@@ -30,12 +30,13 @@ class DeviceSampler:
     def __init__(self, staging: Staging, draw: Draw) -> None:
         self._staging = staging
         self._draw = draw
+        self._tensors = DrawTensors(staging)
 
     def draw(self, logits: Tensor, params: list[SampleParams]) -> Drawn | None:
         """logits: [samples, vocab] float32, which are changed. None if there are none."""
         if not params:
             return None
-        return self._draw(logits, draw_params(params, self._staging), logit_edits(params, self._staging))
+        return self._draw(logits, self._tensors.of(params), logit_edits(params, self._staging))
 
     def landing(self, logits: Tensor, drawn: Drawn | None, params: list[SampleParams]) -> "PendingSample | Sampled":
         """What was drawn, on its way to the host."""

@@ -1,9 +1,11 @@
 """The parameters of a step's draws as tensors on the device: what `kernels.sampling` takes, from what a batch carries.
 
-Knows no logits. Invariant: nothing is made for what no row asks for, and nothing waits for the device.
+Knows no logits. Invariant: nothing is made for what no row asks for, nothing waits for the device, and what is given
+for a step is what its rows say, whatever was there.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
@@ -18,31 +20,70 @@ _NO_IDS: NDArray[np.int64] = np.zeros(0, np.int64)
 _NO_VALUES: NDArray[np.float32] = np.zeros(0, np.float32)
 _SEED_MASK = (1 << 64) - 1
 _FLOATS = attrgetter("temperature"), attrgetter("top_p"), attrgetter("min_p")
-_INTS = attrgetter("choice"), attrgetter("position")
-_TOP_K = attrgetter("top_k")
+_CHOICE, _POSITION, _TOP_K = attrgetter("choice"), attrgetter("position"), attrgetter("top_k")
+# What a draw depends on and no step changes.
+_MANNER = attrgetter("temperature", "top_p", "min_p", "top_k", "seed", "choice")
 Listed = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 
-def draw_params(params: list[SampleParams], staging: Staging) -> DrawParams:
-    rows = len(params)
-    floats, counters = np.empty((3, rows), np.float32), np.empty((3, rows), np.uint64)
-    # Column by column: made of rows of Python's numbers, these arrays take ten times as long.
-    for column, field in zip(floats, _FLOATS, strict=True):
-        column[:] = np.fromiter(map(field, params), np.float32, rows)
-    counters[0] = np.fromiter((p.seed & _SEED_MASK for p in params), np.uint64, rows)
-    for column, field in zip(counters[1:], _INTS, strict=True):
-        column[:] = np.fromiter(map(field, params), np.uint64, rows)
-    temperature, top_p, min_p = staging.up(floats)
-    seed, choice, position = staging.up(counters.view(np.int64))
-    return DrawParams(
-        temperature=temperature,
-        top_p=top_p,
-        min_p=min_p,
-        top_k=staging.up(np.fromiter(map(_TOP_K, params), np.int32, rows)),
-        seed=seed,
-        choice=choice,
-        position=position,
-    )
+@dataclass(slots=True, frozen=True)
+class _Told:
+    """The rows of a step, and what the device has of them."""
+
+    manners: list[tuple[float, ...]]
+    positions: NDArray[np.int64]
+    params: DrawParams
+
+
+class DrawTensors:
+    """One for all steps of a runner, in their order: what a step before has told of its rows is not told again."""
+
+    def __init__(self, staging: Staging) -> None:
+        self._staging = staging
+        self._told: _Told | None = None
+
+    def of(self, rows: list[SampleParams]) -> DrawParams:
+        """Nothing goes up for rows that are those of the step before, each a token further. The next call may change
+        what this one gives back, on the device and in the order of launches.
+        """
+        manners = list(map(_MANNER, rows))
+        positions = np.fromiter(map(_POSITION, rows), np.int64, len(rows))
+        told, self._told = self._told, None  # should telling fail, all of it is told again
+        if told is None or told.manners != manners:
+            params = self._whole(rows, positions)
+        else:
+            params = self._moved(told, positions)
+        self._told = _Told(manners, positions, params)
+        return params
+
+    def _moved(self, told: _Told, positions: NDArray[np.int64]) -> DrawParams:
+        steps = positions - told.positions
+        if (steps == 1).all():
+            told.params.position.add_(1)
+        elif steps.any():
+            return replace(told.params, position=self._staging.up(positions.copy()))
+        return told.params
+
+    def _whole(self, rows: list[SampleParams], positions: NDArray[np.int64]) -> DrawParams:
+        count = len(rows)
+        floats, counters = np.empty((3, count), np.float32), np.empty((3, count), np.uint64)
+        # Column by column: made of rows of Python's numbers, these arrays take ten times as long.
+        for column, field in zip(floats, _FLOATS, strict=True):
+            column[:] = np.fromiter(map(field, rows), np.float32, count)
+        counters[0] = np.fromiter((row.seed & _SEED_MASK for row in rows), np.uint64, count)
+        counters[1] = np.fromiter(map(_CHOICE, rows), np.uint64, count)
+        counters[2] = positions
+        temperature, top_p, min_p = self._staging.up(floats)
+        seed, choice, position = self._staging.up(counters.view(np.int64))
+        return DrawParams(
+            temperature=temperature,
+            top_p=top_p,
+            min_p=min_p,
+            top_k=self._staging.up(np.fromiter(map(_TOP_K, rows), np.int32, count)),
+            seed=seed,
+            choice=choice,
+            position=position,
+        )
 
 
 def logit_edits(params: list[SampleParams], staging: Staging) -> LogitEdits | None:

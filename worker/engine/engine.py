@@ -11,7 +11,8 @@ a row in N + 1 that is ignored; what that row writes goes to blocks that only la
 computes steps in order (docs/adr/0010).
 
 One request's fault is its own: a row that the runner reports ends its request, and a step that raises ends the
-requests that were in it. All others go on. Nothing that such a request has computed is found in the cache again.
+requests that were in it. All others go on. Nothing that such a request has computed is found in the cache again. When
+the runner says that it is broken, every request ends: none of them could be computed any more.
 """
 
 from collections import Counter, deque
@@ -33,11 +34,12 @@ from worker.engine.results import (
     EngineStats,
     Finish,
     RequestDone,
+    RequestError,
     RequestTotals,
     StepResult,
     TokenLogprob,
 )
-from worker.engine.runner import Runner
+from worker.engine.runner import Runner, RunnerBroken
 from worker.engine.schedule import Schedule
 from worker.engine.scheduler import Scheduler
 from worker.engine.sequence import Account, Sequence, Status
@@ -232,6 +234,11 @@ class Engine:
     def _land(self, flight: Flight, result: StepResult) -> None:
         try:
             sampled = flight.result()
+        except RunnerBroken as error:
+            result.failure = result.broken = error
+            for request_id in list(self._live):
+                self._fail(request_id, "The worker's device has failed.", result, "device_failed")
+            return
         except Exception as error:  # noqa: BLE001 - see `_launch`
             result.failure = error
             for sequence in flight.plan.sequences():
@@ -313,10 +320,10 @@ class Engine:
         if live.unfinished == 0:
             result.done.append(RequestDone(sequence.request, self._leave(sequence.request)))
 
-    def _fail(self, request_id: str, message: str, result: StepResult) -> None:
+    def _fail(self, request_id: str, message: str, result: StepResult, error: RequestError = "engine_error") -> None:
         live = self._live.get(request_id)
         if live is not None:
-            result.done.append(RequestDone(request_id, self._leave(request_id), "engine_error", message))
+            result.done.append(RequestDone(request_id, self._leave(request_id), error, message))
             for sequence in live.sequences:
                 self._pool.forget(sequence.chain.made())
 

@@ -14,8 +14,9 @@ from kernels import device_batch
 from kernels.attention_scratch import AttentionScratch
 from kernels.device_batch import BatchRows, PreparedBatch
 from kernels.token_draw import draw_tokens
-from worker.engine.batch import Batch
+from worker.engine.batch import Batch, Sampled
 from worker.engine.decode_steps import DecodeSteps, given
+from worker.engine.device_context import DeviceContext
 from worker.engine.device_rows import DeviceRows, Preparation, step_of
 from worker.engine.device_sampler import DeviceSampler, Draw
 from worker.engine.graphs import Graphs
@@ -34,6 +35,18 @@ class Sizes:
     block_size: int
     sequences_max: int  # in a step
     tokens_per_step: int
+
+
+@dataclass(slots=True)
+class _Step:
+    """One that the device computes. Implements `PendingStep`."""
+
+    sampled: PendingStep
+    context: DeviceContext
+
+    def result(self) -> Sampled:
+        with self.context.entered():
+            return self.sampled.result()
 
 
 class GraphRunner:
@@ -58,6 +71,7 @@ class GraphRunner:
         self._sizes = sizes
         self._decoder = decoder
         self._graphs = graphs
+        self._context = DeviceContext(decoder.weights.embedding.device)
         self._staging = Staging(decoder.weights.embedding.device)
         self._pool = kv_pool(
             config,
@@ -96,7 +110,8 @@ class GraphRunner:
         """Compile and record all that a step can need, without waiting for what it computes. Writes to the null block
         alone.
         """
-        self._decodes.capture(self._graphs)
+        with self._context.entered():
+            self._decodes.capture(self._graphs)
         batches = warm_batches(
             decode_rows=self._decodes.sizes,
             tokens_max=self._sizes.tokens_per_step,
@@ -110,11 +125,12 @@ class GraphRunner:
 
     @torch.inference_mode()
     def submit(self, batch: Batch) -> PendingStep:
-        self._rows.tell(batch)
-        told, logits = self._decodes.run(batch) if self._decodes.takes(batch) else self._run(batch)
-        drawn = self._sampler.draw(logits, batch.samples)
-        self._rows.commit(batch, told, None if drawn is None else drawn.ids)
-        return self._sampler.landing(logits, drawn, batch.samples)
+        with self._context.entered():
+            self._rows.tell(batch)
+            told, logits = self._decodes.run(batch) if self._decodes.takes(batch) else self._run(batch)
+            drawn = self._sampler.draw(logits, batch.samples)
+            self._rows.commit(batch, told, None if drawn is None else drawn.ids)
+            return _Step(self._sampler.landing(logits, drawn, batch.samples), self._context)
 
     def close(self) -> None:
         """Give the KV pool's memory back. Recorded graphs are of no use any more."""

@@ -4,8 +4,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from worker.engine.pace import Work
+from worker.engine.runner import RunnerBroken
 
 Finish = Literal["stop", "length"]
+RequestError = Literal["engine_error", "device_failed"]
 
 
 @dataclass(slots=True, frozen=True)
@@ -50,7 +52,7 @@ class RequestDone:
 
     request: str
     totals: RequestTotals
-    error: Literal["engine_error"] | None = None
+    error: RequestError | None = None
     message: str | None = None  # one sentence for the client
 
 
@@ -64,6 +66,7 @@ class StepResult:
     preemptions: int = 0
     work: Work = field(default_factory=Work)
     failure: Exception | None = None  # what was raised: the requests that it ended are in `done`
+    broken: RunnerBroken | None = None  # no more is computed: all requests are in `done`
 
 
 @dataclass(slots=True, frozen=True)

@@ -5,9 +5,15 @@ from typing import Protocol
 from worker.engine.batch import Batch, Sampled
 
 
+class RunnerBroken(Exception):
+    """No later step can be computed either, whatever is in it. Its cause is what a step raised."""
+
+
 class PendingStep(Protocol):
     def result(self) -> Sampled:
-        """Wait for the step, and give what it sampled. Raises what the computation raised. `Sampled` is one itself."""
+        """Wait for the step, and give what it sampled. Raises what the computation raised, or RunnerBroken. `Sampled`
+        is one itself.
+        """
         ...
 
 

@@ -18,6 +18,7 @@ from worker.engine.engine import Engine
 from worker.engine.errors import DoesNotFit, EngineError, InvalidRequest
 from worker.engine.request import EngineRequest, SamplingParams
 from worker.engine.results import ChoiceChunk, EngineStats, StepResult
+from worker.engine.runner import RunnerBroken
 from worker.link.billed import Billed
 from worker.link.engine_thread import EngineThread, Report
 from worker.link.held import NOTHING, Ending, Failure, HeldAttempt, Holdings, key_of
@@ -74,6 +75,7 @@ class Custody:
         self.billed = Billed()
         self.on_step: Callable[[float], None] = lambda _: None
         self.on_bill: Callable[[wire.UsageEvent], None] = lambda _: None
+        self.on_broken: Callable[[RunnerBroken], None] = lambda _: None
 
     # -- in
 
@@ -151,6 +153,8 @@ class Custody:
     def _on_step(self, step: StepResult, now: float, step_s: float) -> None:
         if step.failure is not None:
             self._log.error("step.failed", exc_info=step.failure)
+        if step.broken is not None:
+            self.on_broken(step.broken)
         for key in step.started:
             held = self.holdings.get(key)
             if held is not None:

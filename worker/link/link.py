@@ -1,7 +1,8 @@
 """One worker's end of the protocol: everything between NATS and the engine, started and stopped in order.
 
 Owns the wiring of this package and the loops that none of its parts owns. Invariant: leaving is entering reversed:
-nothing is claimed, what is held ends, its bills are durable, its last frames are out, then the connection closes.
+nothing is claimed, what is held ends, its bills are durable, its last frames are out, then the connection closes. A
+worker whose runner is broken leaves by itself, in the same order.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from shared.trace import Off, Tracer
 from shared.usage import UsagePublisher
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
+from worker.engine.runner import RunnerBroken
 from worker.engine.service import Service
 from worker.link.beat import Beats
 from worker.link.custody import Custody
@@ -101,26 +103,35 @@ class Link:
             clock=clock,
         )
         self._draining = False
+        self._broken: RunnerBroken | None = None
+        self._broke = asyncio.Event()
+        self.custody.on_broken = self._on_broken
 
     @property
     def ready(self) -> bool:
         """Claiming, as far as we know."""
-        return self.bus.ready and not self._draining and self._tasks.failed is None and self.healthy
+        return self.bus.ready and not self._draining and self._tasks.failed is None and self.fault is None
 
     @property
-    def healthy(self) -> bool:
-        """The engine does not hang in a step. Safe to ask from any thread."""
-        return self.custody.thread.step_age_s() <= self.limits.step_s_max
+    def fault(self) -> str | None:
+        """Why nothing can be computed. Safe to ask from any thread."""
+        if self._broken is not None:
+            return str(self._broken)
+        return f"a step has taken over {self.limits.step_s_max:g} s" if self._hangs else None
+
+    @property
+    def _hangs(self) -> bool:
+        return self.custody.thread.step_age_s() > self.limits.step_s_max
 
     @property
     def _shutdown_wait_s(self) -> float:
-        return SHUTDOWN_WAIT_S if self.healthy else 0.0
+        return 0.0 if self._hangs else SHUTDOWN_WAIT_S
 
     def _slow(self) -> bool:
         return self.custody.thread.step_age_s() > self.limits.step_slow_s
 
     async def run(self, stop: asyncio.Event, *, drain_s: float) -> None:
-        """Raises whatever ends the engine's thread or one of the loops."""
+        """Raises whatever ends the engine's thread or one of the loops; RunnerBroken once what it held has ended."""
         self.bus.on_connect(self._ensure)
         self.bus.on_connect(self._beats.reconnected)
         self.bus.on_connect(self.outbox.reconnected)
@@ -138,13 +149,15 @@ class Link:
                 ]
                 claiming = asyncio.create_task(self.intake.run(), name="intake")
                 try:
-                    await _unless_failed(stop.wait(), [*loops, claiming])
+                    await _unless_failed(_first(stop, self._broke), [*loops, claiming])
                     await _unless_failed(self._drain(claiming, drain_s), loops)
                 finally:
                     await tasks.stop([*loops, claiming])
         finally:
             if not await self.custody.thread.stop(self._shutdown_wait_s):
                 self._log.error("engine.hangs", step_age_s=round(self.custody.thread.step_age_s()))
+        if self._broken is not None:
+            raise self._broken
 
     async def _drain(self, claiming: asyncio.Task[None], drain_s: float) -> None:
         self._log.info("worker.draining", attempts=len(self.custody.holdings))
@@ -167,6 +180,11 @@ class Link:
 
     def _room_changed(self) -> None:
         self.intake.room_changed()
+
+    def _on_broken(self, error: RunnerBroken) -> None:
+        """All that the engine has held is over, and so will be what is claimed by then."""
+        self._broken = error
+        self._broke.set()
 
     async def _roll(self) -> None:
         for gateway in {*self._beats.gateways(), *self.custody.holdings.gateways()}:
@@ -221,7 +239,7 @@ class Link:
             blocks_free=stats.blocks_free,
             blocks_total=stats.blocks_total,
             step_age_ms=round(self.custody.thread.step_age_s() * 1000),
-            healthy=self.healthy,
+            healthy=not self._hangs,
             load=worker_load(
                 stats,
                 self._config,
@@ -233,6 +251,15 @@ class Link:
             billed_prompt_tokens=self.custody.billed.prompt_tokens,
             billed_completion_tokens=self.custody.billed.completion_tokens,
         )
+
+
+async def _first(*events: asyncio.Event) -> None:
+    """Wait until one of them is set."""
+    waiting = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await tasks.stop(waiting)
 
 
 async def _unless_failed(work: Coroutine[Any, Any, Any], loops: list[asyncio.Task[None]]) -> None:

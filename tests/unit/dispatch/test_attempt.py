@@ -14,6 +14,7 @@ from tests.unit.dispatch.samples import attempt, chunk, end
         ("error", "does_not_fit", InvalidRequest),
         ("error", "invalid_request", InvalidRequest),
         ("error", "shutdown", Unavailable),
+        ("error", "device_failed", WorkerLost),
         ("error", "engine_error", RequestFailed),
         ("error", "a code of a later version", RequestFailed),
         ("cancelled", None, RequestFailed),

@@ -6,6 +6,7 @@ from torch import Tensor
 from kernels import reference_batch
 from kernels.ops import Ops
 from kernels.reference_sampling import draw_tokens
+from worker.engine.device_sampler import Draw
 from worker.engine.graph_runner import GraphRunner, Sizes
 from worker.engine.graphs import EagerGraphs, Graphs, Run
 from worker.engine.torch_runner import TorchRunner
@@ -45,6 +46,7 @@ def graph_runner(
     blocks: int = 16,
     sequences_max: int = 10,
     kv_dtype: torch.dtype = torch.float32,
+    draw: Draw = draw_tokens,
 ) -> GraphRunner:
     sizes = Sizes(
         blocks_total=blocks + 1, block_size=BLOCK_SIZE, sequences_max=sequences_max, tokens_per_step=2 * sequences_max
@@ -55,7 +57,7 @@ def graph_runner(
         sizes,
         graphs or EagerGraphs(),
         kv_dtype=kv_dtype,
-        draw=draw_tokens,
+        draw=draw,
         preparation=reference_batch,
     )
     runner.warm_up()

@@ -3,86 +3,27 @@
 No device is needed: launches are caught before triton compiles (`kernels.capture`), so nothing is computed either.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import structlog
 import torch
-from torch import Tensor
 
-from bench.gpu.random_model import RandomWeights, tiny
 from kernels.capture import Capture, capture
 from kernels.compilations import Compilations
 from kernels.rms_norm import rms_norm
-from kernels.sampling import Drawn, DrawParams, LogitEdits
-from kernels.token_draw import draw_tokens
-from kernels.triton_ops import TritonOps
-from tests.unit.engine.runner_conformance import batch_of, greedy
+from tests.unit.kernels.captured import make_runner, sized, steps
 from worker.cuda import tell_late
-from worker.engine.batch import LogitBias, SampleParams
-from worker.engine.graph_runner import GraphRunner, Sizes
-from worker.engine.graphs import EagerGraphs
-from worker.engine.token_counts import TokenCounts
 from worker.metrics import WorkerMetrics
 from worker.models import device_linear
-from worker.models.decoder import Decoder
 from worker.models.device_packer import DevicePacker
-from worker.models.layers import Linear, PlainLinear
-
-BLOCKS = [1, 2, 3, 4]
 
 
 @pytest.fixture
 def caught() -> Iterator[Capture]:
     with capture("sm_90") as launches:
         yield launches
-
-
-def make_runner(pack: Callable[[Tensor], Linear] = PlainLinear, kv_dtype: torch.dtype = torch.bfloat16) -> GraphRunner:
-    config = tiny()
-    weights = RandomWeights(config, torch.bfloat16, torch.device("cpu"), pack=pack).make()
-    sizes = Sizes(blocks_total=40, block_size=16, sequences_max=20, tokens_per_step=40)
-    decoder = Decoder(config, weights, TritonOps())
-    return GraphRunner(decoder, sizes, EagerGraphs(), kv_dtype=kv_dtype, draw=draw_nothing)
-
-
-def draw_nothing(logits: Tensor, params: DrawParams, edits: LogitEdits | None) -> Drawn:
-    """As the kernel would, were it run: its ids are whatever lay in memory."""
-    drawn = draw_tokens(logits, params, edits)
-    drawn.ids.zero_()
-    return drawn
-
-
-def sized(runner: GraphRunner, lengths: Iterable[int], rows_: Iterable[int]):
-    """Prompts of these lengths, chunks, and decodes of these numbers of rows."""
-    ids = list(range(2, 50))
-    for length in lengths:
-        yield batch_of(runner, [(ids[:length], 0, BLOCKS, greedy(length))])
-    for rows in rows_:
-        yield batch_of(runner, [(ids[: 20 + row], 19 + row, BLOCKS, greedy(20 + row)) for row in range(rows)])
-        yield batch_of(runner, [(ids[:2], row % 2, BLOCKS, None if row % 3 else greedy(2)) for row in range(rows)])
-
-
-def steps(runner: GraphRunner):
-    """Of every size, and of every kind of sampling."""
-    ids = list(range(2, 50))
-    yield from sized(runner, range(1, 41), range(1, 21))
-    seen = TokenCounts([3, 4])
-    seen.add([5])
-    for options in (
-        {"top_k": 3},
-        {"min_p": 0.1},
-        {"bias": LogitBias.of([(7, 1.0)])},
-        {"banned": frozenset({8, 9})},
-        {"seen": seen, "frequency_penalty": 0.5},
-        {"logprobs": 0},
-        {"logprobs": 5},
-    ):
-        for rows in (1, 2, 17):
-            drawn = SampleParams(temperature=0.7, top_p=0.9, seed=3, choice=1, position=1, **options)
-            params = [greedy(1, **options), *[drawn] * (rows - 1)]
-            yield batch_of(runner, [(ids[:1], 0, BLOCKS, each) for each in params])
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered")

@@ -16,6 +16,13 @@ def test_defaults_need_only_nats() -> None:
     [
         ("RUNNER", "magic"),
         ("DEVICE", "tpu"),
+        ("DEVICE", "cuda:"),
+        ("DEVICE", "cuda:-1"),
+        ("DEVICE", "cuda:x"),
+        ("DEVICE", "cuda:1,2"),
+        ("DEVICE", "cuda:1000"),
+        ("DEVICE", "cuda:\u0661"),
+        ("DEVICE", "cpu:0"),
         ("TIERS", "0,x"),
         ("TIERS", ","),
         ("KV_BYTES", "0"),
@@ -42,6 +49,7 @@ def test_tiers_are_served_most_urgent_first() -> None:
     [
         ({"DEVICE": "cpu"}, 512, 512),
         ({"DEVICE": "cuda"}, 8_192, 2_048),
+        ({"DEVICE": "cuda:1"}, 8_192, 2_048),
         ({"DEVICE": "cuda", "TOKENS_PER_STEP": "1024"}, 1_024, 1_024),
         ({"DEVICE": "cuda", "TOKENS_BESIDE_DECODES": "4096"}, 8_192, 4_096),
         ({"DEVICE": "cpu", "TOKENS_PER_STEP": "1024", "TOKENS_BESIDE_DECODES": "64"}, 1_024, 64),
