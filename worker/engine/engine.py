@@ -294,7 +294,8 @@ class Engine:
         if token in sequence.ends:
             finish, text = "stop", sequence.text.finish()
         else:
-            text, stopped = sequence.text.push(self._token_bytes(token))
+            may_stop = position + 1 >= sequence.prompt_len + sequence.sampling.min_tokens
+            text, stopped = sequence.text.push(self._token_bytes(token), may_stop=may_stop)
             if stopped:
                 finish = "stop"
             elif position + 1 == sequence.tokens_max:
