@@ -200,6 +200,33 @@ def test_a_damaged_entry_of_a_shard(folder, entry):
     assert f"{SHARDS[0]}: tensor model.norm.weight: " in refusal(folder)
 
 
+@pytest.mark.parametrize(
+    ("header", "complaint"),
+    [
+        ('{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}, "a": {}}', "tensor or field a is there twice"),
+        ('{"a": {"dtype": "F32", "dtype": "F16"}}', "tensor or field dtype is there twice"),
+        ("[" * 200_000, "no safetensors index"),
+        ('{"\\ud800": {}}', "no safetensors index"),
+    ],
+)
+def test_a_damaged_index_of_a_shard(folder, header, complaint):
+    (folder / SHARDS[0]).write_bytes(struct.pack("<Q", len(header)) + header.encode() + bytes(64))
+    assert complaint in refusal(folder)
+
+
+@pytest.mark.parametrize("offset", [0, 4, 12])
+def test_tensors_that_share_bytes(folder, offset):
+    header = json.dumps(
+        {
+            "empty": {"dtype": "F32", "shape": [0], "data_offsets": [16, 16]},
+            "b": {"dtype": "F32", "shape": [4], "data_offsets": [offset, offset + 16]},
+            "a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]},
+        }
+    )
+    (folder / SHARDS[0]).write_bytes(struct.pack("<Q", len(header)) + header.encode() + bytes(64))
+    assert f"{SHARDS[0]}: damaged: tensor " in refusal(folder)
+
+
 @pytest.mark.parametrize("kind", [np.float16, "bfloat16"])
 def test_other_types_of_numbers_compute_what_their_values_say(tmp_path, kind):
     from safetensors.torch import save_file
