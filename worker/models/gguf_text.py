@@ -28,7 +28,7 @@ def read_text(file: GgufFile) -> ModelText:
         chat_template=file.require(TEMPLATE, str) if TEMPLATE in file.metadata else None,
         bos_id=_token_id(file, "bos_token_id", len(names)),
         eos_ids=tuple(dict.fromkeys(token for token in ends if token is not None)),
-        add_bos=bool(file.metadata.get("tokenizer.ggml.add_bos_token", add_bos)),
+        add_bos=file.flag("tokenizer.ggml.add_bos_token", default=add_bos),
         special_ids=tuple(token for token, kind in enumerate(types) if kind == CONTROL),
         tokens=tuple(tokens),
         skips_first_space=skips_first_space(tokenizer, tokens),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from worker.models.errors import ModelFileError
+from worker.models.extents import Extent, check_extents
 from worker.models.json_file import Repeated, parse
 from worker.models.openable import check_openable
 
@@ -48,16 +49,7 @@ class SafetensorsFile:
             for name, entry in index.items()
             if name != "__metadata__"
         }
-        taken = start
-        for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].nbytes)):
-            end = tensor.offset + tensor.nbytes
-            if tensor.offset < taken:
-                raise ModelFileError(f"{path}: damaged: tensor {name} lies in the bytes of another")
-            if end > len(data):
-                raise ModelFileError(
-                    f"{path}: truncated: tensor {name} needs bytes up to {end}, the file has {len(data)}"
-                )
-            taken = end
+        check_extents(path, (Extent(t.offset, t.nbytes, name) for name, t in tensors.items()), len(data))
         return cls(path, data, tensors)
 
     def bytes_of(self, tensor: StoredTensor) -> memoryview:
