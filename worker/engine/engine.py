@@ -258,7 +258,9 @@ class Engine:
         inputs = Counter[Account]()
         for sequence, tokens in plan.chunks:
             end = sequence.num_computed + tokens
-            prompt = self._live[sequence.request].prompt_of(sequence)
+            live = self._live[sequence.request]
+            live.recomputed += max(0, min(end, sequence.reached) - sequence.num_computed)
+            prompt = live.prompt_of(sequence)
             inputs[sequence.account] += prompt.computed(sequence.num_computed, end)
             outputs[sequence.account] += end == len(sequence.tokens)
         worth = self._service.worth
