@@ -12,7 +12,7 @@ from torch import Tensor
 TEMPERATURE_MIN = 1e-3  # less is arg max: dividing by it would overflow, and the best token wins anyway
 BANNED = -3.4028234663852886e38  # the least finite number: infinities are a broken model's, and a fault
 LOGIT_MAX = 1e30  # a penalty keeps logits below: they can still be divided by a small temperature
-PENALTY_MIN = 1e-30  # a smaller repetition penalty would be 0
+PENALTY_MIN = 1e-30  # a smaller repetition penalty would be 0 in float32
 
 # Faults of a row, of which the greatest is reported.
 NOT_FINITE = 1
@@ -61,4 +61,4 @@ class Drawn:
     logprobs: Tensor  # [rows] float32, of the distribution that the token was drawn from
     floors: Tensor  # [rows] float32: tokens whose logit / temperature is less could not be drawn
     totals: Tensor  # [rows] float32: log of the sum of exp(logit / temperature) over those that could
-    faults: Tensor  # [rows] int32: 0, or one of logit_edits.NOT_FINITE, ALL_BANNED, OUTSIDE
+    faults: Tensor  # [rows] int32: 0, NOT_FINITE, ALL_BANNED or OUTSIDE

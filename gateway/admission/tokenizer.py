@@ -98,14 +98,14 @@ class PromptEncoder:
             ) from None
 
     def _ids(self, text: str, param: str) -> list[int]:
-        limit, tokens_min = self.context_max, self._tokens_min(text)
+        limit, tokens_min = self.context_max, self._tokens_min(text, param)
         if tokens_min >= limit:
             raise ContextTooLong(
                 f"The context limit is {limit} tokens, and the prompt alone has over {tokens_min}.", param=param
             )
-        return self._tokenize(text)
+        return self._tokenize(text, param)
 
-    def _tokens_min(self, text: str) -> int:
+    def _tokens_min(self, text: str, param: str) -> int:
         """A number of tokens that `text` has at least. Stops counting once it is beyond the context, because megabytes
         that are refused anyway would keep a thread busy for seconds.
         """
@@ -115,15 +115,18 @@ class PromptEncoder:
             return tokens_min
         counted = 0
         for start in range(0, len(text), slice_chars):
-            counted += max(0, len(self._tokenize(text[start : start + slice_chars])) - CUT_TOKENS_MAX)
+            counted += max(0, len(self._tokenize(text[start : start + slice_chars], param)) - CUT_TOKENS_MAX)
             if counted >= self.context_max:
                 break
         return max(tokens_min, counted)
 
-    def _tokenize(self, text: str) -> list[int]:
+    def _tokenize(self, text: str, param: str) -> list[int]:
         # The batch call releases the interpreter's lock and `encode` does not: 2.4 MB of emoji kept all streams of a
         # gateway waiting for 2.9 s, and 0.06 s this way.
-        [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        try:
+            [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        except Exception as error:  # noqa: BLE001 - the library's own class, of a vocabulary that lacks a token for it
+            raise InvalidRequest(f"The model has no tokens for this text ({error}).", param=param) from None
         return encoding.ids
 
     def _token_text(self, token: int | None) -> str:

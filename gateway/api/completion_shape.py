@@ -1,10 +1,11 @@
 """The dialect of /v1/completions."""
 
+from codecs import utf_8_decode
 from collections.abc import Iterable
 
 import msgspec
 
-from gateway.api.shape import DONE, Choice, Heading, Usage, clamped, event, json_bytes, token_text
+from gateway.api.shape import DONE, Choice, Heading, Usage, clamped, event, json_bytes
 from shared import wire
 
 
@@ -12,7 +13,7 @@ class Logprobs(msgspec.Struct, frozen=True):
     tokens: list[str]
     token_logprobs: list[float]
     top_logprobs: list[dict[str, float]]
-    text_offset: list[int]  # where each token's text begins in the choice's text
+    text_offset: list[int]  # where each token's character begins in the choice's text, a stop string's included
 
 
 class AnswerChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,11 +33,27 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     system_fingerprint: None = None
 
 
+class _Offset:
+    """Where the next token of a choice begins, in characters: for the rest of a character, where that begins."""
+
+    def __init__(self) -> None:
+        self._at = 0
+        self._bytes = b""  # of a character that is not whole
+
+    def take(self, token: bytes) -> int:
+        start = self._at
+        data = self._bytes + token
+        text, used = utf_8_decode(data, "replace", False)
+        self._at += len(text)
+        self._bytes = data[used:]
+        return start
+
+
 class CompletionShape:
     def __init__(self, heading: Heading) -> None:
         self._heading = heading
         self._id = f"cmpl-{heading.request}"
-        self._offsets = [0] * heading.choices
+        self._offsets = [_Offset() for _ in range(heading.choices)]
         self._head = (
             b'{"id":' + json_bytes(self._id) + b',"object":"text_completion","created":%d' % heading.created_s
         ) + (b',"model":' + json_bytes(heading.model) + b',"system_fingerprint":null,"choices":[')
@@ -85,11 +102,20 @@ class CompletionShape:
     def _logprobs(self, choice: int, tokens: Iterable[wire.TokenLogprob]) -> Logprobs:
         logprobs = Logprobs([], [], [], [])
         for token in tokens:
-            text = token_text(token.text)
+            text = _shown(token.text)
             logprobs.tokens.append(text)
             logprobs.token_logprobs.append(clamped(token.logprob))
-            top = {token_text(other): clamped(value) for _, value, other in token.top}
+            top: dict[str, float] = {}
+            for _, value, other in token.top:
+                top.setdefault(_shown(other), clamped(value))  # of several without text the best
             logprobs.top_logprobs.append(top | {text: clamped(token.logprob)})  # the token itself is always there
-            logprobs.text_offset.append(self._offsets[choice])
-            self._offsets[choice] += len(text)
+            logprobs.text_offset.append(self._offsets[choice].take(token.text))
         return logprobs
+
+
+def _shown(token: bytes) -> str:
+    """A token's text, or as OpenAI writes bytes that are no text: otherwise all of them would have one key."""
+    try:
+        return token.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token)

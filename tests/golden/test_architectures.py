@@ -21,6 +21,8 @@ from tests.unit.models.folder import write_tokenizer
 from tests.unit.models.stepper import BLOCK, Stepper
 from worker.models.load import load_model
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*tie_word_embeddings is true, but the head is another")
+
 VOCAB, CONTEXT = 128, 64
 SHAPE = {
     "vocab_size": VOCAB,
@@ -89,6 +91,9 @@ class Case:
 CASES = {
     "llama": Case("llama", {"tie_word_embeddings": False}),
     "llama, tied": Case("llama", {"tie_word_embeddings": True}),
+    "llama, tied by its config alone": Case(
+        "llama", {"tie_word_embeddings": False}, edits={"tie_word_embeddings": True}
+    ),
     "llama, every bias": Case("llama", {"attention_bias": True}),
     "llama, head_dim of its own": Case("llama", {"head_dim": 32}),
     "llama, null fields": Case("llama", edits={"head_dim": None, "rope_scaling": None, "sliding_window": None}),

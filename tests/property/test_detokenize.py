@@ -77,3 +77,21 @@ def test_no_more_is_held_back_than_may_become_a_stop_string(text, stops):
         assert not held or any(stop.startswith(held) for stop in stops)
         # Nor less: any end of the text that starts a stop string is still in hand.
         assert all(len(held) >= size for stop in stops for size in range(1, len(stop)) if known.endswith(stop[:size]))
+
+
+@given(
+    pieces=st.lists(st.text(letters, min_size=1, max_size=4), max_size=8), floor=st.integers(0, 8), stops=stops_lists
+)
+@settings(max_examples=300, deadline=None)
+def test_a_stop_string_that_is_complete_too_early_is_text_and_hides_no_later_one(pieces, floor, stops):
+    detokenizer = Detokenizer(tuple(compile_stop(stop) for stop in stops))
+    said, stopped = "", False
+    for number, piece in enumerate(pieces):
+        text, stopped = detokenizer.push(piece.encode(), may_stop=number >= floor)
+        said += text
+        if stopped:
+            break
+    whole, early = "".join(pieces), len("".join(pieces[:floor]))
+    ends = ((end, stop) for end in range(early + 1, len(whole) + 1) for stop in stops if whole[:end].endswith(stop))
+    end, stop = next(ends, (len(whole), ""))
+    assert (said if stopped else said + detokenizer.finish(), stopped) == (whole[: end - len(stop)], bool(stop))

@@ -52,8 +52,10 @@ class Detokenizer:
         self._matched = [0] * len(stops)
         self._held = ""
 
-    def push(self, data: bytes) -> tuple[str, bool]:
-        """The text that `data` makes certain, and whether a stop string is complete: then nothing follows."""
+    def push(self, data: bytes, *, may_stop: bool = True) -> tuple[str, bool]:
+        """The text that `data` makes certain, and whether a stop string is complete: then nothing follows. One that is
+        complete when it may not stop is text.
+        """
         if self._bytes:
             data = self._bytes + data
         text, used = utf_8_decode(data, "replace", False)
@@ -61,14 +63,14 @@ class Detokenizer:
         if self._skip_space and text:
             self._skip_space = False
             text = text.removeprefix(" ")
-        return self._match(text) if self._stops else (text, False)
+        return self._match(text, may_stop=may_stop) if self._stops else (text, False)
 
     def finish(self) -> str:
         """All that was held back, half a character as U+FFFD. Not after a stop string: that text is cut off."""
-        text, stopped = self._match(self._bytes.decode(errors="replace"))
+        text, stopped = self._match(self._bytes.decode(errors="replace"), may_stop=True)
         return text if stopped else text + self._held
 
-    def _match(self, text: str) -> tuple[str, bool]:
+    def _match(self, text: str, *, may_stop: bool) -> tuple[str, bool]:
         # With nothing held back no match is under way, and most text begins none: no need to look at each character.
         if not self._held and not any(stop.text[0] in text for stop in self._stops):
             return text, False
@@ -77,7 +79,9 @@ class Detokenizer:
             for index, stop in enumerate(self._stops):
                 matched = stop.advance(self._matched[index], char)
                 if matched == len(stop.text):
-                    return known[: end - matched], True
+                    if may_stop:
+                        return known[: end - matched], True
+                    matched = stop.failure[-1]
                 self._matched[index] = matched
         certain = len(known) - max(self._matched, default=0)
         self._held = known[certain:]

@@ -265,7 +265,9 @@ class Engine:
         inputs = Counter[Account]()
         for sequence, tokens in plan.chunks:
             end = sequence.num_computed + tokens
-            prompt = self._live[sequence.request].prompt_of(sequence)
+            live = self._live[sequence.request]
+            live.recomputed += max(0, min(end, sequence.reached) - sequence.num_computed)
+            prompt = live.prompt_of(sequence)
             inputs[sequence.account] += prompt.computed(sequence.num_computed, end)
             outputs[sequence.account] += end == len(sequence.tokens)
         worth = self._service.worth
@@ -301,7 +303,8 @@ class Engine:
         if token in sequence.ends:
             finish, text = "stop", sequence.text.finish()
         else:
-            text, stopped = sequence.text.push(self._token_bytes(token))
+            may_stop = position + 1 >= sequence.prompt_len + sequence.sampling.min_tokens
+            text, stopped = sequence.text.push(self._token_bytes(token), may_stop=may_stop)
             if stopped:
                 finish = "stop"
             elif position + 1 == sequence.tokens_max:

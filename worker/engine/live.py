@@ -38,6 +38,7 @@ class LiveRequest:
     n: int
     prompts: list[Prompt]
     sequences: list[Sequence]
+    recomputed: int = 0  # tokens, after preemptions
     unfinished: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -57,4 +58,5 @@ class LiveRequest:
             cached_tokens=sum(prompt.cached for prompt in started),
             completion_tokens=sum(sequence.num_generated for sequence in self.sequences),
             preemptions=sum(sequence.preemptions for sequence in self.sequences),
+            recomputed_tokens=self.recomputed,
         )

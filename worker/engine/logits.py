@@ -19,11 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kernels.sampling import LOGIT_MAX, PENALTY_MIN
 from worker.engine.batch import LogitBias, SampleParams
 from worker.engine.token_counts import TokenCounts
-
-LOGIT_MAX = 1e30  # a penalty keeps logits below: they can still be divided by a small temperature
-PENALTY_MIN = 1e-30  # a smaller repetition penalty would be 0 in float32
 
 
 def process(logits: Tensor, params: list[SampleParams]) -> Tensor:

@@ -24,7 +24,7 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0  # above 0
-    min_tokens: int = 0  # so many, at least, before a token ends the text
+    min_tokens: int = 0  # so many, at least, before a token or a stop string ends the text
     stop_token_ids: tuple[int, ...] = ()  # they end the text as an end-of-sequence token does
 
     @cached_property

@@ -43,7 +43,8 @@ class RequestTotals:
     prompt_tokens: int
     cached_tokens: int  # of the prompt tokens: those that were in the cache before the request began
     completion_tokens: int
-    preemptions: int = 0  # how often one of its sequences lost its blocks and was computed again
+    preemptions: int = 0  # how often one of its sequences lost its blocks
+    recomputed_tokens: int = 0  # prompt and output that were computed again for that, at nobody's expense
 
 
 @dataclass(slots=True)

@@ -15,13 +15,13 @@ import math
 import torch
 from torch import Tensor
 
+from kernels.sampling import TEMPERATURE_MIN
 from worker.engine.batch import Sampled, SampleParams
 from worker.engine.logits import process
 from worker.engine.logprobs import logprobs_of
 from worker.engine.noise import exponential, noise_keys
 from worker.engine.truncation import CANDIDATES, Limits, floors_of, floors_of_wide, log_total, truncates
 
-TEMPERATURE_MIN = 1e-3
 SLICE_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 24}
 NOT_FINITE = "its logits are not finite"
 ALL_BANNED = "every token is banned"

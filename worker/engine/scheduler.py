@@ -269,6 +269,7 @@ class Scheduler:
             del self._ranks[sequence.rank]
 
     def _preempt(self, sequence: Sequence) -> None:
+        sequence.reached = max(sequence.reached, sequence.num_computed)
         self._stop(sequence)
         sequence.preemptions += 1
         sequence.status = Status.WAITING

@@ -58,6 +58,7 @@ class Sequence:
     rank: int = 0  # while it runs: the tier that it runs as, its own or, on the floor share, the most urgent
     turn: int = 0  # while it runs: unique, in the order of admission
     preemptions: int = 0
+    reached: int = 0  # tokens that were computed when it was preempted
 
     @property
     def tier(self) -> int:

@@ -244,6 +244,7 @@ class Custody:
             cached_tokens=totals.cached_tokens,
             completion_tokens=totals.completion_tokens,
             preemptions=totals.preemptions,
+            recomputed_tokens=totals.recomputed_tokens,
             total_ms=round((now - held.claimed_at) * 1000),
         )
         if held.trace is not None and held.trace.sampled:

@@ -113,7 +113,7 @@ class HeldAttempt:
             prompt_tokens=totals.prompt_tokens,
             cached_tokens=totals.cached_tokens,
             completion_tokens=totals.completion_tokens,
-            recomputed_tokens=0,
+            recomputed_tokens=totals.recomputed_tokens,
             finish=self._finish(ending.outcome),
             ttft_ms=None if ttft_s is None else round(ttft_s * 1000),
             total_ms=round((now - self.claimed_at) * 1000),

@@ -3,7 +3,9 @@ halves, so that nothing is put in another order.
 """
 
 import re
+import warnings
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -12,7 +14,7 @@ from torch import Tensor
 from worker.models.checkpoint import Checkpoint
 from worker.models.config import ModelConfig
 from worker.models.errors import ModelFileError
-from worker.models.names import Dialect
+from worker.models.names import EMBEDDING, HEAD, Dialect
 from worker.models.safetensors_file import StoredTensor
 from worker.models.source import Codes
 
@@ -42,7 +44,31 @@ DIALECT = Dialect(
     },
 )
 SUPPORTED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+COMPARED_BYTES = 2**24  # at a time
 DERIVED = re.compile(r".*rotary_emb\.inv_freq")  # old checkpoints keep what the config already says
+
+
+def as_stored(config: ModelConfig, checkpoint: Checkpoint) -> ModelConfig:
+    """The config, but with a head of its own where the files have one that is not the embedding's copy, whatever
+    `tie_word_embeddings` says: so does the `transformers` library.
+    """
+    if not config.tied or _same(checkpoint, DIALECT.whole[HEAD], DIALECT.whole[EMBEDDING]):
+        return config
+    warnings.warn(f"{checkpoint.path}: tie_word_embeddings is true, but the head is another: it is used", stacklevel=2)
+    return replace(config, tied=False)
+
+
+def _same(checkpoint: Checkpoint, name: str, other: str) -> bool:
+    """Whether both tensors hold the same, or one of them is missing."""
+    home, home_of_other = checkpoint.homes.get(name), checkpoint.homes.get(other)
+    if home is None or home_of_other is None:
+        return True
+    tensor, stored = home.tensors[name], home_of_other.tensors[other]
+    if (tensor.shape, tensor.kind) != (stored.shape, stored.kind):
+        return False
+    left, right = home.bytes_of(tensor), home_of_other.bytes_of(stored)
+    starts = range(0, len(left), COMPARED_BYTES)
+    return all(bytes(left[at : at + COMPARED_BYTES]) == bytes(right[at : at + COMPARED_BYTES]) for at in starts)
 
 
 class CheckpointSource:
@@ -50,7 +76,7 @@ class CheckpointSource:
 
     def __init__(self, checkpoint: Checkpoint, config: ModelConfig) -> None:
         self._checkpoint = checkpoint
-        self._copies = {"lm_head.weight"} if config.tied else set[str]()
+        self._copies = {DIALECT.whole[HEAD]} if config.tied else set[str]()
 
     @property
     def path(self) -> Path:

@@ -4,7 +4,8 @@ Written for this purpose because the `gguf` package's reader builds an object pe
 project's demo model, here 0.1 s) and does not notice that a file was cut short. Knows no architecture and no dtype
 beyond block sizes; `weights` and `config` interpret what is found.
 
-Invariant: an opened file is whole: every tensor lies inside it. What is not raises ModelFileError.
+Invariant: an opened file is whole: every tensor lies inside it, in a place of its own. What is not raises
+ModelFileError.
 Source: the GGUF specification in ggml's docs/gguf.md.
 """
 
@@ -20,11 +21,12 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
 from worker.models.errors import ModelFileError
+from worker.models.extents import Extent, check_extents
 from worker.models.openable import check_openable
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-ALIGNMENT_DEFAULT = 32
+ALIGNMENT, ALIGNMENT_DEFAULT, ALIGNMENT_STEP = "general.alignment", 32, 8
 DIMENSIONS_MAX = 4
 
 STRING = 8
@@ -110,16 +112,10 @@ class GgufFile:
         file = cls(path, _map(path))
         try:
             file._read_header()
-        except (struct.error, ValueError, KeyError, OverflowError) as error:
+        except (struct.error, ValueError, KeyError, OverflowError, RecursionError) as error:
             msg = f"{path}: damaged or truncated GGUF header ({error})"
             raise ModelFileError(msg) from error
-        for tensor in file.tensors.values():
-            if tensor.offset + tensor.nbytes > len(file.data):
-                msg = (
-                    f"{path}: truncated: tensor {tensor.name} needs bytes up to "
-                    f"{tensor.offset + tensor.nbytes}, the file has {len(file.data)}"
-                )
-                raise ModelFileError(msg)
+        check_extents(path, (Extent(t.offset, t.nbytes, t.name) for t in file.tensors.values()), len(file.data))
         return file
 
     def bytes_of(self, tensor: TensorInfo) -> NDArray[np.uint8]:
@@ -129,11 +125,21 @@ class GgufFile:
     def require(self, key: str, kind: type | tuple[type, ...]) -> Any:
         """The metadata value `key`. Raises ModelFileError when it is absent or of another type."""
         value = self.metadata.get(key)
-        if not isinstance(value, kind):
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             found = "missing" if value is None else f"a {type(value).__name__}"
             msg = f"{self.path}: metadata field {key} is {found}"
             raise ModelFileError(msg)
         return value
+
+    def items(self, key: str, kind: type | tuple[type, ...]) -> list[Any]:
+        """The same for an array, each of whose values is of `kind`."""
+        values = self.require(key, list)
+        if not all(isinstance(value, kind) for value in values):
+            raise ModelFileError(f"{self.path}: metadata field {key} holds values of another type")
+        return values
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        return self.require(key, bool) if key in self.metadata else default
 
     def _read_header(self) -> None:
         cursor = _Cursor(self.data, len(MAGIC))
@@ -144,15 +150,28 @@ class GgufFile:
         tensor_count, entry_count = cursor.scalar("Q"), cursor.scalar("Q")
         for _ in range(entry_count):
             key = cursor.string()
+            if key in self.metadata:
+                raise ModelFileError(f"{self.path}: metadata field {key} is there twice")
             self.metadata[key] = cursor.value(cursor.scalar("I"))
         infos = [self._tensor_info(cursor) for _ in range(tensor_count)]
-        alignment = int(self.metadata.get("general.alignment", ALIGNMENT_DEFAULT))
+        alignment = self._alignment()
         start = -(-cursor.at // alignment) * alignment
         for name, shape, kind, relative, nbytes in infos:
             if name in self.tensors:
                 msg = f"{self.path}: tensor {name} appears twice"
                 raise ModelFileError(msg)
+            if relative % alignment:
+                raise ModelFileError(f"{self.path}: tensor {name} lies at {relative}, no multiple of {alignment}")
             self.tensors[name] = TensorInfo(name, shape, kind, start + relative, nbytes)
+
+    def _alignment(self) -> int:
+        """Of the tensors, in bytes."""
+        if ALIGNMENT not in self.metadata:
+            return ALIGNMENT_DEFAULT
+        value = self.require(ALIGNMENT, int)
+        if value < ALIGNMENT_STEP or value % ALIGNMENT_STEP:
+            raise ModelFileError(f"{self.path}: metadata field {ALIGNMENT} is {value}, no multiple of {ALIGNMENT_STEP}")
+        return value
 
     def _tensor_info(self, cursor: _Cursor) -> tuple[str, tuple[int, ...], GGMLQuantizationType, int, int]:
         name = cursor.string()

@@ -11,6 +11,7 @@ from worker.models import byte_level, sentencepiece
 from worker.models.errors import ModelFileError
 from worker.models.gguf_file import GgufFile
 
+PRE, UNKNOWN, TYPES = "tokenizer.ggml.pre", "tokenizer.ggml.unknown_token_id", "tokenizer.ggml.token_type"
 NORMAL, CONTROL, USER_DEFINED, BYTE = 1, 3, 4, 6  # GGUF's token types; 2 is unknown, 5 unused
 TEXT = (NORMAL, USER_DEFINED, BYTE)
 
@@ -75,11 +76,11 @@ def is_sentencepiece(file: GgufFile) -> bool:
 
 
 def _byte_level(file: GgufFile, tokens: list[str]) -> Tokenizer:
-    pre = file.metadata.get("tokenizer.ggml.pre", "missing")
+    pre = file.require(PRE, str) if PRE in file.metadata else "missing"
     if pre not in PRE_TOKENIZERS:
         msg = f"{file.path}: pre-tokenizer {pre!r} is not supported, only {', '.join(PRE_TOKENIZERS)}"
         raise ModelFileError(msg)
-    merges = [_pair(merge) for merge in file.require("tokenizer.ggml.merges", list)]
+    merges = [_pair(merge) for merge in file.items("tokenizer.ggml.merges", str)]
     vocab = {text: index for index, text in enumerate(tokens)}
     try:
         model = models.BPE(vocab, merges, fuse_unk=False, ignore_merges=pre in WHOLE_WORDS_FIRST)
@@ -100,24 +101,22 @@ def _pair(merge: str) -> tuple[str, str]:
 
 
 def _sentencepiece(file: GgufFile, tokens: list[str]) -> Tokenizer:
-    scores = file.require("tokenizer.ggml.scores", list)
+    scores = file.items("tokenizer.ggml.scores", (float, int))
     if len(scores) != len(tokens):
         msg = f"{file.path}: {len(tokens)} tokens but {len(scores)} scores in tokenizer.ggml"
         raise ModelFileError(msg)
-    unknown = file.metadata.get("tokenizer.ggml.unknown_token_id", 0)
+    unknown = file.require(UNKNOWN, int) if UNKNOWN in file.metadata else 0
     if not 0 <= unknown < len(tokens):
-        msg = f"{file.path}: metadata field tokenizer.ggml.unknown_token_id is {unknown}"
+        msg = f"{file.path}: metadata field {UNKNOWN} is {unknown}"
         raise ModelFileError(msg)
-    prefix = bool(file.metadata.get("tokenizer.ggml.add_space_prefix", True))
+    prefix = file.flag("tokenizer.ggml.add_space_prefix", default=True)
     return sentencepiece.build(tokens, scores, unknown=tokens[unknown], space_in_front=prefix)
 
 
 def token_table(file: GgufFile) -> tuple[list[str], list[int]]:
     """The text and the type of each token id."""
-    tokens = file.require("tokenizer.ggml.tokens", list)
-    if not all(isinstance(text, str) for text in tokens):
-        raise ModelFileError(f"{file.path}: metadata field tokenizer.ggml.tokens holds more than texts")
-    types = file.metadata.get("tokenizer.ggml.token_type", [NORMAL] * len(tokens))
+    tokens = file.items("tokenizer.ggml.tokens", str)
+    types = file.items(TYPES, int) if TYPES in file.metadata else [NORMAL] * len(tokens)
     if len(types) != len(tokens):
         msg = f"{file.path}: {len(tokens)} tokens but {len(types)} token types in tokenizer.ggml"
         raise ModelFileError(msg)

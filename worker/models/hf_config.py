@@ -25,16 +25,18 @@ class _Family:
     qkv_bias: bool = False
     bias_field: bool = False  # attention_bias gives one to all four projections
     qk_norm: bool = False
-    windows: bool = False  # layers from max_window_layers on, if use_sliding_window
+    window: int | None = None  # where the file does not mention one; None: the family knows no windows
+    switched: bool = False  # only if use_sliding_window, and then on layers from max_window_layers on
 
 
 FAMILIES = {
     "llama": _Family("LlamaForCausalLM", 2048, bias_field=True),
-    "mistral": _Family("MistralForCausalLM", 131_072, kv_heads=8),
-    "qwen2": _Family("Qwen2ForCausalLM", 32_768, qkv_bias=True, windows=True),
-    "qwen3": _Family("Qwen3ForCausalLM", 32_768, head_dim=128, bias_field=True, qk_norm=True, windows=True),
+    "mistral": _Family("MistralForCausalLM", 131_072, kv_heads=8, window=4096),
+    "qwen2": _Family("Qwen2ForCausalLM", 32_768, qkv_bias=True, window=4096, switched=True),
+    "qwen3": _Family(
+        "Qwen3ForCausalLM", 32_768, head_dim=128, bias_field=True, qk_norm=True, window=4096, switched=True
+    ),
 }
-MISTRAL_WINDOW = 4096  # where a Mistral's config does not mention one; null means none
 
 
 def read_config(fields: Fields) -> ModelConfig:
@@ -86,14 +88,15 @@ def _kv_heads(fields: Fields, family: _Family, heads: int) -> int:
 
 
 def _windows(fields: Fields, family: _Family, layers: int) -> tuple[int | None, ...]:
-    """Each layer's window. Llama has none, whatever its file says, and Qwen's is off unless its file says otherwise."""
-    if family.architecture == "MistralForCausalLM":
-        absent = "sliding_window" not in fields.values
-        window = fields.integer("sliding_window") if fields.has("sliding_window") else None
-        return (MISTRAL_WINDOW if absent else window,) * layers
-    if not family.windows or not fields.flag("use_sliding_window", default=False):
+    """Each layer's window. Llama has none, whatever its file says, and Qwen's is off unless its file says otherwise.
+    A window that is null is none.
+    """
+    if family.window is None or (family.switched and not fields.flag("use_sliding_window", default=False)):
         return (None,) * layers
-    window = fields.integer("sliding_window", 4096)
+    absent = "sliding_window" not in fields.values
+    window = fields.integer("sliding_window", family.window) if absent or fields.has("sliding_window") else None
+    if window is None or not family.switched:
+        return (window,) * layers
     kinds = fields.items("layer_types")
     if not kinds:
         first = fields.integer("max_window_layers", 28, least=0)

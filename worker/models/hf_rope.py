@@ -30,7 +30,10 @@ def read_rope(fields: Fields, positions: int) -> tuple[Rope, int]:
 
 
 def _scaling(fields: Fields, inner: Fields, positions: int) -> Scaling | None:
-    kind = inner.text("rope_type", inner.text("type", "default"))
+    older = inner.text("type", "default")
+    kind = inner.text("rope_type", older)
+    if inner.has("type") and kind != older:
+        raise ModelFileError(f"{inner.place}: rope_type is {kind!r} and type is {older!r}")
     match kind:
         case "default":
             return None

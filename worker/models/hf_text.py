@@ -20,6 +20,7 @@ from worker.models.openable import check_openable
 from worker.models.text import ModelText
 
 TOKENIZER, CONFIG = "tokenizer.json", "tokenizer_config.json"
+ID_DIGITS_MAX = 9
 NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
@@ -65,12 +66,9 @@ def _tokenizer(folder: ModelFolder, config: Fields) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     for token, added in _added(config):
-        if tokenizer.id_to_token(token) not in (None, added.content) or tokenizer.token_to_id(added.content) not in (
-            None,
-            token,
-        ):
-            raise ModelFileError(f"{config.place}: token {token} ({added.content!r}) is another in {TOKENIZER}")
         (tokenizer.add_special_tokens if added.special else tokenizer.add_tokens)([added])
+        if (found := tokenizer.token_to_id(added.content)) != token:
+            raise ModelFileError(f"{config.place}: token {token} ({added.content!r}) is {found} by {TOKENIZER}")
     known = {added.content for added in tokenizer.get_added_tokens_decoder().values() if added.special}
     named = [content for key in NAMED if (content := _content(config, key)) is not None and content not in known]
     present = [content for content in dict.fromkeys(named) if tokenizer.token_to_id(content) is not None]
@@ -82,7 +80,7 @@ def _added(config: Fields) -> Iterator[tuple[int, AddedToken]]:
     decoder = config.inner("added_tokens_decoder")
     for number in sorted(decoder.values, key=lambda key: (len(key), key)):
         entry = decoder.inner(number)
-        if not number.isdecimal():
+        if not (number.isascii() and number.isdecimal() and len(number) <= ID_DIGITS_MAX):
             raise ModelFileError(f"{decoder.place}: {number!r} is no token id")
         flags: dict[str, Any] = {
             key: entry.flag(key, default=False) for key in ("special", "normalized", "lstrip", "rstrip", "single_word")
@@ -100,7 +98,10 @@ def _content(config: Fields, key: str) -> str | None:
 
 def _bos_of_prompts(folder: ModelFolder, tokenizer: Tokenizer) -> int | None:
     """What the post-processor puts in front of a text. What it puts behind would end the prompt, and is left out."""
-    bare, whole = (tokenizer.encode("a", add_special_tokens=special).ids for special in (False, True))
+    try:
+        bare, whole = (tokenizer.encode("a", add_special_tokens=special).ids for special in (False, True))
+    except Exception as error:  # as above: it has no token for what it does not know
+        raise ModelFileError(f"{folder.path / TOKENIZER}: cannot encode a text ({error})") from error
     added = next((n for n in range(len(whole)) if whole[n : n + len(bare)] == bare), 0)
     if added > 1:
         raise ModelFileError(f"{folder.path / TOKENIZER}: not supported: a post-processor that adds {added} tokens")

@@ -82,26 +82,36 @@ def read_fields(path: Path, *, optional: bool = False) -> Fields:
         return Fields(str(path), {})
     check_openable(path)
     try:
-        values = json.loads(path.read_bytes(), object_pairs_hook=_once)
+        values = parse(path.read_bytes())
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read: {error.strerror}") from error
-    except _Repeated as error:
+    except Repeated as error:
         raise ModelFileError(f"{path}: field {error} is there twice") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ModelFileError(f"{path}: not JSON ({error})") from error
     if not isinstance(values, dict):
         raise ModelFileError(f"{path}: not a JSON object")
     return Fields(str(path), values)
 
 
-class _Repeated(Exception):
-    pass
+class Repeated(ValueError):
+    """A field is there twice: readers differ in which of the two they believe. Its name."""
+
+
+def parse(text: bytes) -> Any:
+    """Raises Repeated, and ValueError for what is no JSON or holds half a character."""
+    try:
+        values = json.loads(text, object_pairs_hook=_once)
+        if b"\\u" in text:
+            json.dumps(values, ensure_ascii=False).encode()  # half a character cannot be
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    return values
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of these fields. Readers differ in which of two of one name they believe."""
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
-        raise _Repeated(next(name for name in names if names.count(name) > 1))
+        raise Repeated(next(name for name in names if names.count(name) > 1))
     return found

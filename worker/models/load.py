@@ -1,7 +1,7 @@
 """From a path to a model that a runner can run. The only entry of this package that imports torch."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -9,7 +9,7 @@ import torch
 
 from worker.models.card import Card, card_of_folder, card_of_gguf
 from worker.models.checkpoint import Checkpoint, ModelFolder
-from worker.models.checkpoint_source import CheckpointSource
+from worker.models.checkpoint_source import CheckpointSource, as_stored
 from worker.models.config import ModelConfig
 from worker.models.gguf_file import GgufFile
 from worker.models.gguf_source import GgufSource
@@ -56,8 +56,9 @@ def load_model(
 def _open(path: Path) -> tuple[Card, TensorSource]:
     if path.is_dir():
         folder = ModelFolder(path)
-        card = card_of_folder(folder)
-        return card, CheckpointSource(Checkpoint.open(folder), card.config)
+        card, checkpoint = card_of_folder(folder), Checkpoint.open(folder)
+        card = replace(card, config=as_stored(card.config, checkpoint))
+        return card, CheckpointSource(checkpoint, card.config)
     file = GgufFile.open(path)
     card = card_of_gguf(file)
     return card, GgufSource(file, card.config)

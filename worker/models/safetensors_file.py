@@ -3,11 +3,11 @@
 Written for this purpose because the `safetensors` package opens a file that was cut short with a message that names no
 tensor, and reads bfloat16 only through torch, which a model card must do without. Knows no architecture.
 
-Invariant: an opened file is whole: every tensor lies inside it. What is not raises ModelFileError.
+Invariant: an opened file is whole: every tensor lies inside it, in a place of its own. What is not raises
+ModelFileError.
 Source: the format's own description, https://github.com/huggingface/safetensors.
 """
 
-import json
 import math
 import mmap
 import struct
@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from worker.models.errors import ModelFileError
+from worker.models.extents import Extent, check_extents
+from worker.models.json_file import Repeated, parse
 from worker.models.openable import check_openable
 
 LENGTH_BYTES = 8  # of the number in front, which is the length of the index
@@ -42,16 +44,12 @@ class SafetensorsFile:
         """Map `path` and read everything but the tensors' bytes. Raises ModelFileError."""
         data = _map(path)
         index, start = _index(path, data)
-        tensors: dict[str, StoredTensor] = {}
-        for name, entry in index.items():
-            if name == "__metadata__":
-                continue
-            tensor = tensors[name] = _tensor(f"{path}: tensor {name}", entry, start)
-            end = tensor.offset + tensor.nbytes
-            if end > len(data):
-                raise ModelFileError(
-                    f"{path}: truncated: tensor {name} needs bytes up to {end}, the file has {len(data)}"
-                )
+        tensors = {
+            name: _tensor(f"{path}: tensor {name}", entry, start)
+            for name, entry in index.items()
+            if name != "__metadata__"
+        }
+        check_extents(path, (Extent(t.offset, t.nbytes, name) for name, t in tensors.items()), len(data))
         return cls(path, data, tensors)
 
     def bytes_of(self, tensor: StoredTensor) -> memoryview:
@@ -80,7 +78,9 @@ def _index(path: Path, data: mmap.mmap) -> tuple[dict[str, Any], int]:
     if length > INDEX_BYTES_MAX or start > len(data):
         raise ModelFileError(damaged)
     try:
-        index = json.loads(data[LENGTH_BYTES:start])
+        index = parse(data[LENGTH_BYTES:start])
+    except Repeated as error:
+        raise ModelFileError(f"{path}: tensor or field {error} is there twice") from error
     except ValueError as error:
         raise ModelFileError(f"{damaged} ({error})") from error
     if not isinstance(index, dict):

@@ -7,6 +7,8 @@ from concurrent.futures import Executor
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from gateway.admission.generation import Generation, Turn
 from gateway.admission.tokenizer import INLINE_CHARS_MAX, PromptEncoder
@@ -68,6 +70,15 @@ async def test_megabytes_are_refused_unread(demo: PromptEncoder) -> None:
 async def test_a_prompt_without_tokens_or_with_foreign_ones(threads: Executor, prompt: str | list[int]) -> None:
     with pytest.raises(InvalidRequest) as refused:
         await PromptEncoder(card(), threads).encode(prompts("ok", prompt))
+    assert refused.value.param == "prompt"
+
+
+async def test_a_text_that_the_vocabulary_has_no_tokens_for(threads: Executor) -> None:
+    words = Tokenizer(WordLevel({"a": 0}, unk_token="<unk>"))
+    encoder = PromptEncoder(card(tokenizer=words.to_str().encode()), threads)
+    assert await encoder.encode(prompts("a")) == [[0]]
+    with pytest.raises(InvalidRequest, match="no tokens for this text") as refused:
+        await encoder.encode(prompts("b"))
     assert refused.value.param == "prompt"
 
 

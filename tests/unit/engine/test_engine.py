@@ -159,6 +159,19 @@ def test_preemption_and_chunks_do_not_change_what_is_said():
         assert said.text[request.id, 0] == alone.text[request.id, 0]
 
 
+@pytest.mark.parametrize("blocks", [16, 20, 64])
+def test_what_is_computed_again_is_counted_and_nothing_else(blocks):
+    requests = [make_request(str(i), 9 + i, max_tokens=30, tenant=str(i), ignore_eos=True) for i in range(4)]
+    engine = make_engine(make_runner(blocks=blocks), tokens_per_step=8)
+    for request in requests:
+        engine.add(request)
+    said = drain(engine)
+    once = sum(len(request.prompts[0]) + len(said.ids[request.id, 0]) - 1 for request in requests)
+    again = sum(done.totals.recomputed_tokens for done in said.done.values())
+    assert sum(step.tokens for step in said.steps) == once + again
+    assert (again > 0) == any(done.totals.preemptions for done in said.done.values()) == (blocks < 64)
+
+
 def test_abort_at_every_step_frees_everything_and_bills_what_was_said():
     for steps in range(14):
         engine = make_engine(make_runner(blocks=20), tokens_per_step=8)

@@ -100,6 +100,13 @@ def test_min_tokens_holds_even_against_a_forced_end(forced: int, temperature: fl
     assert not {EOS, EOT, A} & set(ids[:4])
 
 
+@pytest.mark.parametrize(("min_tokens", "text"), [(0, "a"), (3, "a"), (4, "abca"), (6, "abca"), (7, "abcabcab")])
+def test_a_stop_string_ends_no_text_before_min_tokens(min_tokens: int, text: str):
+    said = scripted([A, B, C] * 3, stop=("bc",), min_tokens=min_tokens, max_tokens=8)
+    assert said.text["r", 0] == text
+    assert len(said.ids["r", 0]) >= min_tokens
+
+
 def test_ignored_ends_are_not_banned():
     runner = LogitsRunner()
     run(make_request(min_tokens=2, max_tokens=2, ignore_eos=True), runner=runner)

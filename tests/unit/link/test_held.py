@@ -7,7 +7,7 @@ from tests.unit.dispatch.samples import job
 from worker.engine.results import ChoiceChunk, RequestTotals, TokenLogprob
 from worker.link.held import Ending, Holdings
 
-TOTALS = RequestTotals(prompt_tokens=3, cached_tokens=1, completion_tokens=2, preemptions=4)
+TOTALS = RequestTotals(prompt_tokens=3, cached_tokens=1, completion_tokens=2, preemptions=4, recomputed_tokens=6)
 
 
 def chunk(choice: int = 0, *, finish=None, logprobs=None) -> ChoiceChunk:
@@ -67,6 +67,6 @@ def test_a_bill_names_how_it_ended(finishes, outcome, told) -> None:
     event = held.bill(Ending(outcome, TOTALS), worker="w1", now=12.0)
     assert event.finish == told
     assert (event.prompt_tokens, event.cached_tokens, event.completion_tokens) == (3, 1, 2)
-    assert (event.recomputed_tokens, event.preemptions) == (0, 4)
+    assert (event.recomputed_tokens, event.preemptions) == (6, 4)
     assert (event.request, event.attempt, event.final, event.worker, event.gateway) == ("r1", 1, True, "w1", "gw")
     assert (event.ttft_ms, event.total_ms) == (500 if finishes else None, 2000)

@@ -130,8 +130,29 @@ def test_a_tensor_that_nobody_asked_for_is_a_warning(tmp_path):
 def test_what_the_config_already_says_is_ignored_in_silence(tmp_path):
     recipe = Folder()
     recipe.config["tie_word_embeddings"] = True
+    recipe.tensors["lm_head.weight"] = recipe.tensors["model.embed_tokens.weight"]
     recipe.tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.zeros(4, np.float32)
-    load_model(recipe.write(tmp_path / "tiny"), "fp32")
+    assert load_model(recipe.write(tmp_path / "tiny"), "fp32").config.tied
+
+
+def test_a_head_that_is_no_copy_of_the_embedding_is_used_whatever_the_config_says(tmp_path):
+    recipe = Folder()
+    untied = logits(recipe.write(tmp_path / "untied"))
+    recipe.config["tie_word_embeddings"] = True
+    with pytest.warns(UserWarning, match="tie_word_embeddings is true, but the head is another"):
+        assert torch.equal(logits(recipe.write(tmp_path / "tied")), untied)
+
+
+@pytest.mark.parametrize("missing", ["lm_head.weight", "model.embed_tokens.weight"])
+def test_a_tied_model_needs_its_embedding_alone(tmp_path, missing):
+    recipe = Folder()
+    recipe.config["tie_word_embeddings"] = True
+    del recipe.tensors[missing]
+    path = recipe.write(tmp_path / "tiny")
+    if missing == "lm_head.weight":
+        assert load_model(path, "fp32").config.tied
+    else:
+        assert "tensor model.embed_tokens.weight is missing" in refusal(path)
 
 
 def test_an_empty_folder(tmp_path):
@@ -177,6 +198,33 @@ def test_a_damaged_entry_of_a_shard(folder, entry):
     header = json.dumps({"model.norm.weight": entry}).encode()
     (folder / SHARDS[0]).write_bytes(struct.pack("<Q", len(header)) + header + bytes(64))
     assert f"{SHARDS[0]}: tensor model.norm.weight: " in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("header", "complaint"),
+    [
+        ('{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}, "a": {}}', "tensor or field a is there twice"),
+        ('{"a": {"dtype": "F32", "dtype": "F16"}}', "tensor or field dtype is there twice"),
+        ("[" * 200_000, "no safetensors index"),
+        ('{"\\ud800": {}}', "no safetensors index"),
+    ],
+)
+def test_a_damaged_index_of_a_shard(folder, header, complaint):
+    (folder / SHARDS[0]).write_bytes(struct.pack("<Q", len(header)) + header.encode() + bytes(64))
+    assert complaint in refusal(folder)
+
+
+@pytest.mark.parametrize("offset", [0, 4, 12])
+def test_tensors_that_share_bytes(folder, offset):
+    header = json.dumps(
+        {
+            "empty": {"dtype": "F32", "shape": [0], "data_offsets": [16, 16]},
+            "b": {"dtype": "F32", "shape": [4], "data_offsets": [offset, offset + 16]},
+            "a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]},
+        }
+    )
+    (folder / SHARDS[0]).write_bytes(struct.pack("<Q", len(header)) + header.encode() + bytes(64))
+    assert f"{SHARDS[0]}: damaged: tensor " in refusal(folder)
 
 
 @pytest.mark.parametrize("kind", [np.float16, "bfloat16"])

@@ -117,6 +117,8 @@ def test_yarn_without_a_factor_takes_the_ratio_of_the_lengths():
     [
         ({**MISTRAL, "sliding_window": 8}, (8, 8)),
         ({**MISTRAL, "sliding_window": None}, (None, None)),
+        ({**QWEN2, "sliding_window": None, "use_sliding_window": True, "max_window_layers": 0}, (None, None)),
+        ({**QWEN2, "use_sliding_window": True, "max_window_layers": 1}, (None, 4096)),
         (MISTRAL, (4096, 4096)),
         ({**LLAMA, "sliding_window": 8}, (None, None)),
         ({**QWEN2, "sliding_window": 8, "use_sliding_window": False}, (None, None)),
@@ -159,6 +161,7 @@ def test_windows(fields, windows):
         ({"rope_scaling": {"type": "linear", "factor": 0.5}}, "field factor is 0.5"),
         ({"rope_scaling": {"type": "linear", "factor": "2"}}, "field factor is '2'"),
         ({"rope_scaling": "linear"}, "field rope_scaling is 'linear'"),
+        ({"rope_scaling": {"rope_type": "yarn", "type": "linear", "factor": 2.0}}, "rope_type is 'yarn' and type is"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "low_freq_factor is missing"),
         ({"rope_scaling": {"rope_type": "llama3", **LLAMA3, "high_freq_factor": 1.0}}, "not above"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),

@@ -118,7 +118,15 @@ def test_a_tokenizer_that_truncates_or_pads_does_not_here(folder):
         ({"tokenizer_config.json": '{"chat_template": 7}'}, "field chat_template is 7"),
         ({"tokenizer_config.json": '{"bos_token": 7}'}, "field bos_token is 7"),
         ({"tokenizer_config.json": '{"added_tokens_decoder": {"5": {"content": "x"}}}'}, "token 5 ('x')"),
+        (
+            {"tokenizer_config.json": '{"added_tokens_decoder": {"500": {"content": "<x>"}}}'},
+            "token 500 ('<x>') is 128",
+        ),
         ({"tokenizer_config.json": '{"added_tokens_decoder": {"x": {"content": "x"}}}'}, "'x' is no token id"),
+        ({"tokenizer_config.json": '{"added_tokens_decoder": {"\u00b2": {"content": "x"}}}'}, "is no token id"),
+        ({"tokenizer_config.json": f'{{"added_tokens_decoder": {{"{10**30}": {{"content": "x"}}}}}}'}, "no token id"),
+        ({"tokenizer_config.json": '{"eos_token": "\\ud800"}'}, "tokenizer_config.json: not JSON"),
+        ({"tokenizer_config.json": '{"chat_template": "\\ud800"}'}, "tokenizer_config.json: not JSON"),
         ({"chat_template.jinja": b"\xff"}, "chat_template.jinja: cannot be read"),
     ],
 )
@@ -130,6 +138,19 @@ def test_damaged_files_are_named(folder, files, complaint):
         else:
             path.write_bytes(content if isinstance(content, bytes) else content.encode())
     assert complaint in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        models.WordLevel({"x": 0}, unk_token="[UNK]"),
+        models.WordPiece({"x": 0}, unk_token="[UNK]"),
+        models.Unigram([("x", 0.0)]),
+    ],
+)
+def test_a_tokenizer_without_a_token_for_what_it_does_not_know(folder, model):
+    Tokenizer(model).save(str(folder / "tokenizer.json"))
+    assert "tokenizer.json: cannot encode a text" in refusal(folder)
 
 
 def test_several_templates_without_a_default_are_none(folder):

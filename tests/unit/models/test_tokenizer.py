@@ -76,6 +76,15 @@ def test_rows_of_the_logits_past_the_tokens_stand_for_nothing(tmp_path):
     assert card.vocabulary.token_bytes(tiny.VOCAB + 2) == b""
 
 
+def test_a_turn_ends_where_its_control_token_says_so_though_the_metadata_does_not(tmp_path):
+    tokens = [*tiny.TOKENS, "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|eot|>"]
+    types = [*tiny.TYPES, tiny.CONTROL, tiny.CONTROL, tiny.NORMAL, tiny.CONTROL]
+    card = read_card(
+        Recipe(tensors=tiny.tensors(vocab=len(tokens)), tokens=tokens, types=types).write(tmp_path / "m.gguf")
+    )
+    assert card.eos_ids == (1, len(tiny.TOKENS), len(tiny.TOKENS) + 1)
+
+
 def test_user_defined_tokens_are_whole_and_have_text(tmp_path):
     card = read_card(Recipe().write(tmp_path / "m.gguf"))
     tokenizer = Tokenizer.from_str(card.tokenizer_json.decode())
