@@ -95,11 +95,12 @@ def rebuild(*, since: datetime, until: datetime) -> None:
     until
         The day after the last one.
     """
-    if since.date() >= until.date():
+    first, end = (moment.astimezone(UTC).date() if moment.tzinfo else moment.date() for moment in (since, until))
+    if first >= end:
         raise CommandError("the days end before they begin")
-    days = {"since": since.date(), "until": until.date()}
+    days = {"since": first, "until": end}
     _in_transaction(lambda connection: connection.execute(text("SELECT rebuild_rollups(:since, :until)"), days))
-    print(f"sums of {since:%Y-%m-%d} to {until:%Y-%m-%d} made anew")
+    print(f"sums of {first} to {end} made anew")
 
 
 @app.command
