@@ -11,9 +11,9 @@ ROOT = "/admin/v1"
 
 
 @asynccontextmanager
-async def administered(database_url: str) -> AsyncGenerator[ScriptedGateway]:
+async def administered(database_url: str, **settings: object) -> AsyncGenerator[ScriptedGateway]:
     """Besides the tenant's and the administrator's keys, READ_KEY may look."""
-    async with scripted_gateway(database_url=database_url) as gateway:
+    async with scripted_gateway(database_url=database_url, **settings) as gateway:
         gateway.principals.callers[READ_KEY] = Caller(scopes=frozenset({"admin:read"}))
         yield gateway
         assert gateway.services.gate.taken == 0
