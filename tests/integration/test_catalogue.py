@@ -248,6 +248,7 @@ async def test_the_commands_change_everything_that_can_be_changed(
         (("key", "create", "nobody", "--env", "NOT"), "an environment is 1 to 8 lower-case letters"),
         (("key", "create", "nobody", "--network", "192.0.2.1/24"), "has host bits set"),
         (("quota", "set", "rps", "1", "--tenant", "x"), "a metric is one of rpm, tpm"),
+        (("quota", "set", "concurrency", "9", "--tenant", "x", "--burst", "3"), "concurrency has no burst"),
         (("quota", "set", "tpm", "1"), "of one plan, one tenant or one key"),
         (("quota", "set", "tpm", "1", "--tenant", "x"), "no tenant called x"),
         (("model", "close", "nothing"), "no model called nothing"),

@@ -22,6 +22,7 @@ from gateway.db.catalogue.transaction import Database, connected, transaction
 from gateway.db.tables import api_keys, models, plans, quotas, tenants
 from shared.ids import uuid7
 
+BURSTING = ("rpm", "tpm")
 Mode = Literal["enforce", "shadow"]  # shadow: counted when it would have refused, and never refusing
 
 
@@ -100,6 +101,8 @@ async def set_quota(
     """Make the quota of that scope and metric, or replace it. Raises NotFound (plan, tenant, key,
     model), Refused.
     """
+    if burst is not None and metric not in BURSTING:
+        raise Refused(f"{metric} has no burst: {' and '.join(BURSTING)} have")
     async with transaction(database, f"this quota of {metric}") as connection:
         column, owner = await _owner(connection, scope)
         model_id = None if scope.model is None else (await find_model(connection, scope.model)).id
