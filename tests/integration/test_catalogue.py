@@ -173,6 +173,7 @@ async def test_the_commands_from_schema_to_usage(
     }
     assert len((await forebay("usage", "show", "--json")).splitlines()) == 2
     assert await forebay("usage", "show", "--since", "2999-01-01", "--json") == ""
+    assert await forebay("usage", "show", "--until", "2020-01-01", "--json") == ""
 
 
 async def test_the_commands_change_everything_that_can_be_changed(
