@@ -3,7 +3,8 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from tests.scripted_gateway import ADMIN_KEY, Answer, Caller, ScriptedGateway, scripted_gateway
+from tests.answers import Answer
+from tests.scripted_gateway import ADMIN_KEY, Caller, ScriptedGateway, scripted_gateway
 
 ADMIN = {"authorization": f"Bearer {ADMIN_KEY}"}
 READ_KEY = "fb-test-reader"

@@ -13,8 +13,10 @@ from gateway.api.admin.routes import ROUTES
 from gateway.auth import keys
 from gateway.db import queries
 from gateway.db.tables import QUOTA_METRICS
+from tests.answers import Answer
 from tests.integration.administration import ADMIN, READ_KEY, ROOT, administered, call, make_key, make_tenant
-from tests.scripted_gateway import ADMIN_KEY, KEY, MODEL, Answer, ScriptedGateway, scripted_gateway
+from tests.scripted_gateway import ADMIN_KEY, KEY, ScriptedGateway, scripted_gateway
+from tests.tiny_model import MODEL
 
 
 @pytest.fixture

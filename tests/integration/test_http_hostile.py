@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from tests.scripted_gateway import AUTH, KEY, MODEL, Answer, ScriptedGateway, eventually, scripted_gateway
+from tests.answers import Answer
+from tests.scripted_gateway import AUTH, KEY, ScriptedGateway, eventually, scripted_gateway
+from tests.tiny_model import MODEL
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}

@@ -12,19 +12,8 @@ from gateway.admission.pg_limiter import PgLimiter
 from gateway.db import pools
 from gateway.errors import QueueFull, RequestFailed, WorkerLost
 from tests.demands import limit
-from tests.scripted_gateway import (
-    AUTH,
-    CONTEXT,
-    KEY,
-    MODEL,
-    Caller,
-    Play,
-    ScriptedGateway,
-    chat_prompt_tokens,
-    eventually,
-    scripted_gateway,
-    speak,
-)
+from tests.scripted_gateway import AUTH, KEY, Caller, Play, ScriptedGateway, eventually, scripted_gateway, speak
+from tests.tiny_model import CONTEXT, MODEL, chat_prompt_tokens
 
 CHAT = "/v1/chat/completions"
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 20}
