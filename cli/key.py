@@ -1,7 +1,7 @@
 """`forebay key`: create, list, show, update, rotate and revoke. A key's text is printed once and kept nowhere."""
 
 import sys
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Literal
 
 import cyclopts
@@ -10,6 +10,7 @@ from msgspec import UNSET
 from cli import database, limits, table
 from cli.errors import CommandError
 from cli.limits import NO_OPTIONS, LimitOptions
+from cli.moments import utc
 from cli.whole import whole
 from gateway.auth import address, keys
 from gateway.auth.keys import KeyRecord
@@ -68,7 +69,7 @@ def create(
             name=name,
             models=model,
             networks=_networks(network),
-            expires_at=_utc(expires_at),
+            expires_at=utc(expires_at),
             limits=options.stated(),
             by=database.author(),
         )
@@ -148,7 +149,7 @@ def update(
             name=UNSET if name is None else name,
             models=None if any_model else model or UNSET,
             networks=None if any_network else _networks(network) or UNSET,
-            expires_at=None if no_expiry else _utc(expires_at) or UNSET,
+            expires_at=None if no_expiry else utc(expires_at) or UNSET,
             limits=options.stated(),
             by=database.author(),
         )
@@ -196,10 +197,6 @@ def _networks(texts: list[str] | None) -> list[str] | None:
         return None if texts is None else [str(network) for network in address.networks(",".join(texts))]
     except ValueError as error:
         raise CommandError(str(error)) from error
-
-
-def _utc(moment: datetime | None) -> datetime | None:
-    return moment if moment is None or moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def _state(row: KeyRow) -> str:

@@ -5,9 +5,12 @@ import contextlib
 import os
 import signal
 
+import asyncpg
 import cyclopts
 import msgspec
+from sqlalchemy.exc import SQLAlchemyError
 
+from cli.database import reason
 from cli.errors import CommandError
 from gateway.db import migrate, pools
 from gateway.ledger.consumer import Ledger
@@ -23,6 +26,7 @@ CONNECTIONS_MAX = 2
 class LedgerSettings(msgspec.Struct, frozen=True, kw_only=True):
     postgres_url: Secret
     nats_url: Secret
+    postgres_pooler: bool = False  # the URL leads to a pooler in transaction mode
     log_level: log.Level = "info"
 
 
@@ -36,14 +40,20 @@ def ledger() -> None:
         asyncio.run(_serve(settings, name))
     except migrate.SchemaError as error:
         raise CommandError(str(error)) from error
+    except (SQLAlchemyError, *pools.AWAY) as error:
+        raise CommandError(f"Postgres cannot be asked: {reason(error)}") from error
+
+
+def connections(settings: LedgerSettings) -> asyncpg.Pool:
+    url = settings.postgres_url.reveal()
+    return pools.create(url, connections_max=CONNECTIONS_MAX, pooler=settings.postgres_pooler)
 
 
 async def _serve(settings: LedgerSettings, name: str) -> None:
-    postgres_url = settings.postgres_url.reveal()
-    await migrate.check(postgres_url)
+    await migrate.check(settings.postgres_url.reveal())
     loop = asyncio.get_running_loop()
     async with (
-        pools.create(postgres_url, connections_max=CONNECTIONS_MAX) as pool,
+        connections(settings) as pool,
         Bus(settings.nats_url.reveal(), name=name, role="ledger") as bus,
     ):
         running = asyncio.create_task(Ledger(bus, pool).run())

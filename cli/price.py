@@ -1,11 +1,12 @@
 """`forebay price`: what tokens cost."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 import cyclopts
 
 from cli import database, table
+from cli.moments import utc
 from cli.whole import whole
 from gateway.db import prices
 from gateway.db.prices import PriceRow, Terms
@@ -55,7 +56,7 @@ def set_price(
         currency=currency,
     )
     made = database.run(
-        lambda engine: prices.set_price(engine, model, terms, plan=plan, since=_utc(since), by=database.author())
+        lambda engine: prices.set_price(engine, model, terms, plan=plan, since=utc(since), by=database.author())
     )
     print(f"price {made.id} of {model} for {plan or 'every plan'} from {made.valid_from:%Y-%m-%d %H:%M:%S} UTC")
 
@@ -79,7 +80,7 @@ def end(
     at
         When (ISO 8601, UTC unless it says otherwise); now when left out.
     """
-    ended = database.run(lambda engine: prices.end_price(engine, model, plan=plan, at=_utc(at), by=database.author()))
+    ended = database.run(lambda engine: prices.end_price(engine, model, plan=plan, at=utc(at), by=database.author()))
     print(f"price {ended.id} of {model} ends at {ended.valid_to:%Y-%m-%d %H:%M:%S} UTC")
 
 
@@ -109,7 +110,3 @@ def _cells(row: PriceRow) -> tuple[str, ...]:
     upms = (f"{upm:,}" for upm in (row.input_upm, row.cached_input_upm, row.output_upm))
     until = "" if row.valid_to is None else f"{row.valid_to:%Y-%m-%d %H:%M:%S}"
     return (row.model, row.plan or "", *upms, row.currency, f"{row.valid_from:%Y-%m-%d %H:%M:%S}", until, str(row.id))
-
-
-def _utc(moment: datetime | None) -> datetime | None:
-    return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from cli import database, table
 from cli.errors import CommandError
+from cli.moments import utc
 from cli.whole import whole
 from gateway.db import adjustments, reconciliation, usage
 from gateway.db.adjustments import MICRO_MAX
@@ -43,7 +44,9 @@ def _in_transaction(work: Callable[[AsyncConnection], Coroutine[Any, Any, T]]) -
 
 
 @app.command
-def show(*, tenant: str | None = None, since: datetime | None = None, json: bool = False) -> None:
+def show(
+    *, tenant: str | None = None, since: datetime | None = None, until: datetime | None = None, json: bool = False
+) -> None:
     """Requests, tokens and cost by tenant and model.
 
     Parameters
@@ -52,13 +55,13 @@ def show(*, tenant: str | None = None, since: datetime | None = None, json: bool
         Only this tenant's.
     since
         Only requests made at or after this time (ISO 8601, UTC unless it says otherwise).
+    until
+        Only requests made before this time.
     json
         One JSON object a line.
     """
-    if since is not None and since.tzinfo is None:
-        since = since.replace(tzinfo=UTC)
     table.show_rows(
-        database.run(lambda engine: usage.totals(engine, tenant=tenant, since=since)),
+        database.run(lambda engine: usage.totals(engine, tenant=tenant, since=utc(since), until=utc(until))),
         ("tenant", "model", "requests", "prompt tokens", "cached", "output tokens", "micro-units", "unpriced"),
         lambda row: (row.tenant, row.model, *(f"{getattr(row, name):,}" for name in COUNTS)),
         json=json,
@@ -95,11 +98,12 @@ def rebuild(*, since: datetime, until: datetime) -> None:
     until
         The day after the last one.
     """
-    if since.date() >= until.date():
+    first, end = (utc(moment).astimezone(UTC).date() for moment in (since, until))
+    if first >= end:
         raise CommandError("the days end before they begin")
-    days = {"since": since.date(), "until": until.date()}
+    days = {"since": first, "until": end}
     _in_transaction(lambda connection: connection.execute(text("SELECT rebuild_rollups(:since, :until)"), days))
-    print(f"sums of {since:%Y-%m-%d} to {until:%Y-%m-%d} made anew")
+    print(f"sums of {first} to {end} made anew")
 
 
 @app.command

@@ -14,6 +14,7 @@ import cyclopts
 
 from cli import database
 from cli.errors import CommandError
+from cli.moments import utc
 from gateway.db import migrate, pools
 from gateway.db.engine import CONNECT_TIMEOUT_S
 from gateway.ledger import export as exports
@@ -97,7 +98,7 @@ def _period(month: str | None, since: datetime | None, until: datetime | None) -
     if month is None:
         assert since is not None
         assert until is not None
-        start, end = (moment if moment.tzinfo else moment.replace(tzinfo=UTC) for moment in (since, until))
+        start, end = utc(since), utc(until)
         if start >= end:
             raise CommandError("the period ends before it begins")
         return start, end

@@ -10,7 +10,7 @@ GatewayError
 ├── BodyTimeout             408  the client stopped sending its body
 ├── Conflict                409  administration: the name is taken, or the same call is being served
 ├── BodyTooLarge            413
-├── UnsupportedMedia        415  the body is declared to be something else than JSON
+├── UnsupportedMedia        415  the body is declared to be something else than JSON, or to be compressed
 ├── RateLimited             429  a bucket or cap has not enough; `retry_after_ms` None means never
 ├── BudgetExhausted         429  a budget of the day or month is spent: no use in trying again
 ├── QueueFull               429  too much of the tenant's or tier's waits already
@@ -156,6 +156,7 @@ class QueueFull(GatewayError):
 
 class ClientGone(GatewayError):
     status = 499
+    type = "invalid_request_error"
     code = "client_closed_request"
 
 

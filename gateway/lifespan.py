@@ -37,7 +37,6 @@ ENCODE_THREADS = 2
 LIMITER_CONNECTIONS_MAX = 8
 LEDGER_CONNECTIONS_MAX = 2
 ADMIN_CONNECTIONS_MAX = 2
-LEDGER_RETRY_S = 1.0
 CLOCK_SKEW_S_MAX = 60.0
 CHECK_TIMEOUT_S = 1.0
 
@@ -101,9 +100,9 @@ class Gateway:
     async def traffic(self) -> AsyncGenerator[None]:
         """NATS: jobs and usage. The gate is open inside; leaving ends what still runs with an error of its own."""
         async with self._dispatcher:
-            background = [asyncio.create_task(self._counters.run(), name="counters")]
+            background = [asyncio.create_task(tasks.keep(self._counters.run, "counters"))]
             if self._settings.ledger:
-                background.append(asyncio.create_task(self._keep_ledger(), name="ledger"))
+                background.append(asyncio.create_task(tasks.keep(self._ledger.run, "ledger")))
             self.services.gate.closed = False
             try:
                 yield
@@ -148,14 +147,6 @@ class Gateway:
         except _FAULTS as error:
             raise Unavailable("Postgres cannot be reached.") from error
         return str(row)
-
-    async def _keep_ledger(self) -> None:
-        while True:
-            try:
-                await self._ledger.run()
-            except Exception:
-                logger.exception("ledger.crashed")
-                await asyncio.sleep(LEDGER_RETRY_S)
 
     async def _check_gate(self) -> None:
         if self.services.gate.closed:

@@ -13,6 +13,7 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Generator
 from typing import Final, Self
+from urllib.parse import urlsplit
 
 import nats.errors
 import nats.js.errors
@@ -21,7 +22,9 @@ from nats.js import JetStreamContext
 
 from shared import log, tasks
 from shared.nats_client import Answer, Handler, NatsClient
+from shared.settings import SettingsError
 
+SCHEMES: Final = ("nats", "tls", "ws", "wss")
 RECONNECT_WAIT_S: Final = 0.2
 CONNECT_TIMEOUT_S: Final = 2
 PING_INTERVAL_S: Final = 5  # a dead peer is noticed after three of them; nats-py's own 120 s takes four minutes
@@ -97,10 +100,12 @@ class Interest:
 class Bus:
     """A connection to NATS for as long as its `async with` lasts.
 
-    `role` prefixes the reply inbox, so that a user's permissions can name it (`subjects.permissions`).
+    `role` prefixes the reply inbox, so that a user's permissions can name it (`subjects.permissions`). Raises
+    SettingsError for a URL that is none of NATS, which would be tried for ever.
     """
 
     def __init__(self, url: str, *, name: str, role: str) -> None:
+        _check(url)
         self._url = url
         self._name = name
         self._role = role
@@ -305,3 +310,15 @@ class Bus:
         if text != self._last_error:  # one line per kind of trouble, not one per attempt
             self._last_error = text
             self._log.warning("bus.error", error=text)
+
+
+def _check(url: str) -> None:
+    """Without a word of what may be a password."""
+    try:
+        parts = [urlsplit(part.strip()) for part in url.split(",")]
+        known = all(part.scheme in SCHEMES and part.hostname and part.port != 0 for part in parts)
+    except ValueError:
+        known = False
+    if not known:
+        form = "nats://USER:PASSWORD@HOST:PORT, or of several such with commas between"
+        raise SettingsError(f"FOREBAY_NATS_URL is not of the form {form}")

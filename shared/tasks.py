@@ -4,13 +4,28 @@ For tasks that come and go while their owner lives; where a failure should end t
 """
 
 import asyncio
-from collections.abc import Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from functools import partial
 from typing import Any, Self
 
 from shared import log
 
 STOP_REPEAT_S = 0.2
+KEEP_RETRY_S = 1.0
+
+logger = log.get("tasks")
+
+
+async def keep(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+    """Do `work`, which has no end of its own, and begin it anew whenever it fails in a way that it does not know: its
+    owner serves on without it, and nobody would notice.
+    """
+    while True:
+        try:
+            await work()
+        except Exception:
+            logger.exception("task.begun_anew", task=name)
+        await asyncio.sleep(KEEP_RETRY_S)
 
 
 async def stop(tasks: Collection[asyncio.Task[Any]]) -> None:

@@ -1,7 +1,4 @@
-"""A gateway over real HTTP whose tenants, limits and workers are scripted, for tests of the HTTP side alone.
-
-The tokenizer is real and simple: one token a byte, after the two marks of its chat template. So a test can count.
-"""
+"""A gateway over real HTTP whose tenants, limits and workers are scripted, for tests of the HTTP side alone."""
 
 import asyncio
 import contextlib
@@ -15,7 +12,6 @@ from ipaddress import IPv4Network, IPv6Network
 
 import aiohttp
 import msgspec
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from gateway.admission.admission import Admission
 from gateway.admission.catalog import Catalog
@@ -35,55 +31,14 @@ from gateway.settings import GatewaySettings
 from shared import wire
 from shared.settings import Secret
 from shared.trace import Off, Tracer
+from tests.answers import Answer
 from tests.services import free_port
+from tests.tiny_model import MODEL, MODEL_ID, POOL, card
 
-MODEL = "tiny"
-MODEL_ID = uuid.UUID(int=9)
-POOL = "default"
 KEY = "fb-test-good"
 ADMIN_KEY = "fb-test-admin"
 AUTH = {"authorization": f"Bearer {KEY}"}
-CONTEXT = 512
-BOS, EOS = 0, 1
-SPECIALS = ("<s>", "</s>")
 NO_DATABASE = "postgresql://nobody@127.0.0.1:1/nothing"
-TEMPLATE = (
-    "{% for message in messages %}<s>{{ message.role }}\n{{ message.content }}</s>{% endfor %}"
-    "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
-)
-
-
-def tokenizer() -> Tokenizer:
-    """Ids 0 and 1 are the special tokens, then one id a byte."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocab = {text: index for index, text in enumerate([*SPECIALS, *alphabet])}
-    built = Tokenizer(models.BPE(vocab, []))
-    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    built.decoder = decoders.ByteLevel()
-    built.add_special_tokens([AddedToken(text, special=True) for text in SPECIALS])
-    return built
-
-
-def card(**changes: object) -> wire.ModelCard:
-    default = wire.ModelCard(
-        name=MODEL,
-        pool=POOL,
-        context_length=CONTEXT,
-        vocab_size=300,
-        tokenizer=tokenizer().to_str().encode(),
-        chat_template=TEMPLATE,
-        bos_id=BOS,
-        eos_ids=(EOS,),
-        add_bos=False,
-        special_ids=(BOS, EOS),
-        request_tokens_max=CONTEXT,
-    )
-    return msgspec.structs.replace(default, **changes)
-
-
-def chat_prompt_tokens(*contents: str, role: str = "user") -> int:
-    """What the template and the tokenizer make of these messages, counted by hand."""
-    return sum(len(f"_{role}\n{content}_".encode()) for content in contents) + len("_assistant\n")
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
@@ -340,43 +295,6 @@ class ScriptedGateway:
                     label = sample.labels["outcome"]
                     counted[label] = counted.get(label, 0) + sample.value
         return counted
-
-
-class Answer(msgspec.Struct):
-    status: int
-    headers: "aiohttp.typedefs.LooseHeaders"
-    body: bytes
-
-    @property
-    def json(self) -> dict:
-        return msgspec.json.decode(self.body)
-
-    @property
-    def error(self) -> dict:
-        """The error object, whose shape is checked."""
-        assert self.headers["content-type"] == "application/json"
-        assert len(self.body) < 4_096
-        error = self.json["error"]
-        assert set(error) == {"message", "type", "param", "code"}
-        assert error["message"]
-        assert "Traceback" not in error["message"]
-        return error
-
-    @property
-    def events(self) -> list[str]:
-        """The data of each event of a stream, whose framing is checked."""
-        assert self.headers["content-type"] == "text/event-stream; charset=utf-8"
-        assert self.body.endswith(b"\n\n")
-        lines = [line for line in self.body.decode().split("\n\n") if line and not line.startswith(":")]
-        assert all(line.startswith("data: ") and "\n" not in line for line in lines)
-        return [line.removeprefix("data: ") for line in lines]
-
-    @property
-    def chunks(self) -> list[dict]:
-        """The JSON events of a stream that ended as it should."""
-        *events, last = self.events
-        assert last == "[DONE]"
-        return [msgspec.json.decode(event) for event in events]
 
 
 @asynccontextmanager

@@ -84,8 +84,8 @@ class PgLimiter:
         await self._stack.enter_async_context(self._admissions)
         await self._stack.enter_async_context(self._settlements)
         self._tasks = [
-            asyncio.create_task(self._settling.run(), name="limiter settling"),
-            asyncio.create_task(self._keep_up(), name="limiter upkeep"),
+            asyncio.create_task(tasks.keep(self._settling.run, "limiter settling")),
+            asyncio.create_task(tasks.keep(self._keep_up, "limiter upkeep")),
         ]
         return self
 

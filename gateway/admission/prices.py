@@ -68,7 +68,7 @@ class PriceBook:
                 raise
 
     async def __aenter__(self) -> Self:
-        self._reader = asyncio.create_task(self._keep_true(), name="prices")
+        self._reader = asyncio.create_task(tasks.keep(self._keep_true, "prices"))
         return self
 
     async def __aexit__(

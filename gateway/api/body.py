@@ -2,7 +2,8 @@
 
 A request may be refused before its body has arrived. What the client is still sending is then read and thrown away
 for a while, in constant memory: most clients read no answer before they have sent everything, and a connection whose
-body was left lying is closed under the client's next request.
+body was left lying is closed under the client's next request. Who waits to be told to send it (`Expect: 100-continue`)
+is told the refusal instead.
 """
 
 import asyncio
@@ -29,6 +30,8 @@ HALF_A_PAIR_FAULTS = (
 )  # msgspec's words for it, in fields that it reads and skips
 TRUNCATED = "Input data was truncated"
 ROOM = b" " * 8  # with which msgspec tells half a pair near the end of a body from a body that ends too early
+ASKED_FOR = "body_asked_for"  # a request's state: its client may have begun to send the body
+ENCODINGS = ("", "identity")
 MEDIA_TYPES = ("", "application/json", "application/octet-stream", "text/plain")
 
 _AT_PATH = re.compile(r" - at `\$\.?(?P<path>.*)`$", re.DOTALL)
@@ -40,6 +43,9 @@ async def read(request: Request[Any, Any, Any], *, bytes_max: int, seconds: floa
     media = headers.first(request.scope, b"content-type").partition(";")[0].strip().lower()
     if media not in MEDIA_TYPES and not media.endswith("+json"):
         raise UnsupportedMedia("The body must be JSON: send Content-Type: application/json.")
+    if headers.first(request.scope, b"content-encoding").strip().lower() not in ENCODINGS:
+        message = "The body must not be compressed: send it without Content-Encoding."
+        raise UnsupportedMedia(message, headers={"accept-encoding": "identity"})
     declared = headers.first(request.scope, b"content-length")
     too_large = BodyTooLarge(f"The body is larger than the {bytes_max} bytes that this server accepts.")
     if declared.isdecimal() and int(declared) > bytes_max:
@@ -80,7 +86,7 @@ async def refusing(request: Request[Any, Any, Any]) -> AsyncGenerator[None]:
     try:
         yield
     except GatewayError as error:
-        if isinstance(error, BodyTimeout) or not await discard(request):
+        if isinstance(error, BodyTimeout) or _waits_to_send(request) or not await discard(request):
             error.headers["connection"] = "close"
         raise
 
@@ -144,7 +150,13 @@ def _short(text: str) -> str:
     return text if len(text) <= MESSAGE_CHARS_MAX else text[:MESSAGE_CHARS_MAX] + "…"
 
 
+def _waits_to_send(request: Request[Any, Any, Any]) -> bool:
+    expects = headers.first(request.scope, b"expect").strip().lower() == "100-continue"
+    return expects and ASKED_FOR not in request.scope["state"]
+
+
 async def _parts(request: Request[Any, Any, Any]) -> AsyncIterator[bytes]:
+    request.scope["state"][ASKED_FOR] = True
     more = True
     while more:
         message = await request.receive()

@@ -26,11 +26,13 @@ class Gate:
         return self._taken
 
     @contextmanager
-    def place(self) -> Generator[None]:
-        """Hold one place. Raises Unavailable when there is none, or when the gate is closed."""
+    def place(self, *, beyond: int = 0) -> Generator[None]:
+        """Hold one place, or one of so many `beyond` all that there are. Raises Unavailable when there is none, or when
+        the gate is closed.
+        """
         if self.closed:
             raise Unavailable("This gateway takes no requests at the moment.", retry_after_ms=RETRY_AFTER_MS)
-        if self._taken >= self._places_max:
+        if self._taken >= self._places_max + beyond:
             raise Unavailable("Too many requests are open on this gateway.", retry_after_ms=RETRY_AFTER_MS)
         self._taken += 1
         self._idle.clear()

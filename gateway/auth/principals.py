@@ -95,7 +95,7 @@ class Principals:
         self._poller: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        self._poller = asyncio.create_task(self._poll(), name="principals poll")
+        self._poller = asyncio.create_task(tasks.keep(self._poll, "principals poll"))
         return self
 
     async def __aexit__(

@@ -45,7 +45,7 @@ class KeyUses:
             self._waiting[key_id] = today
 
     async def __aenter__(self) -> Self:
-        self._teller = asyncio.create_task(self._tell(), name="key uses")
+        self._teller = asyncio.create_task(tasks.keep(self._tell, "key uses"))
         return self
 
     async def __aexit__(

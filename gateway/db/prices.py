@@ -15,7 +15,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from gateway.db import audit
 from gateway.db.audit import SYSTEM, Author
 from gateway.db.catalogue.errors import NotFound, Refused
+from gateway.db.catalogue.models import find_model
 from gateway.db.catalogue.paging import EVERYTHING, Paging
+from gateway.db.catalogue.plans import find_plan
 from gateway.db.catalogue.transaction import Database, connected, transaction
 from gateway.db.tables import models, plans, prices
 from shared.ids import uuid7
@@ -62,13 +64,13 @@ def _row(found: Any) -> PriceRow:
 async def list_prices(
     database: Database, *, model: str | None = None, history: bool = False, paging: Paging = EVERYTHING
 ) -> list[PriceRow]:
-    """Those that hold now or will, or with `history` all there ever were; by their ids."""
+    """Those that hold now or will, or with `history` all there ever were; by their ids. Raises NotFound (model)."""
     asked = paging.of(_rows(), prices.c.id)
-    if model is not None:
-        asked = asked.where(models.c.alias == model)
     if not history:
         asked = asked.where(prices.c.valid_to.is_(None) | (prices.c.valid_to > func.clock_timestamp()))
     async with connected(database) as connection:
+        if model is not None:
+            asked = asked.where(models.c.id == (await find_model(connection, model)).id)
         return [_row(found) for found in (await connection.execute(asked)).all()]
 
 
@@ -127,14 +129,10 @@ async def _find(connection: AsyncConnection, price_id: uuid.UUID) -> PriceRow:
 async def _whose(
     connection: AsyncConnection, model: str, plan: str | None
 ) -> tuple[ColumnElement[bool], uuid.UUID, uuid.UUID | None]:
-    model_id = (await connection.execute(select(models.c.id).where(models.c.alias == model))).scalar_one_or_none()
-    if model_id is None:
-        raise NotFound(f"there is no model called {model}")
+    model_id = (await find_model(connection, model)).id
     if plan is None:
         return (prices.c.model_id == model_id) & prices.c.plan_id.is_(None), model_id, None
-    plan_id = (await connection.execute(select(plans.c.id).where(plans.c.name == plan))).scalar_one_or_none()
-    if plan_id is None:
-        raise NotFound(f"there is no plan called {plan}")
+    plan_id = (await find_plan(connection, plan)).id
     return (prices.c.model_id == model_id) & (prices.c.plan_id == plan_id), model_id, plan_id
 
 

@@ -5,6 +5,7 @@ from datetime import datetime
 import msgspec
 from sqlalchemy import Text, cast, column, func, select, table
 
+from gateway.db.catalogue.tenants import find_tenant
 from gateway.db.catalogue.transaction import Database, connected
 from gateway.db.tables import models, tenants
 
@@ -36,7 +37,7 @@ async def totals(
     rows_max: int | None = None,
 ) -> list[UsageRow]:
     """Of requests made in [since, until); by tenant and model, in the order of their names. A tenant or model without a
-    row goes by its id.
+    row goes by its id. Raises NotFound (tenant).
     """
     asked = (
         select(
@@ -51,8 +52,6 @@ async def totals(
         .group_by("tenant", "model")
         .order_by("tenant", "model")
     )
-    if tenant is not None:
-        asked = asked.where(tenants.c.name == tenant)
     if since is not None:
         asked = asked.where(_lines.c.occurred_at >= since)
     if until is not None:
@@ -60,6 +59,8 @@ async def totals(
     if rows_max is not None:
         asked = asked.limit(rows_max)
     async with connected(database) as connection:
+        if tenant is not None:
+            asked = asked.where(_lines.c.tenant_id == (await find_tenant(connection, tenant)).id)
         rows = (await connection.execute(asked)).all()
     return [
         UsageRow(

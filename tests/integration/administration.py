@@ -3,7 +3,8 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from tests.scripted_gateway import ADMIN_KEY, Answer, Caller, ScriptedGateway, scripted_gateway
+from tests.answers import Answer
+from tests.scripted_gateway import ADMIN_KEY, Caller, ScriptedGateway, scripted_gateway
 
 ADMIN = {"authorization": f"Bearer {ADMIN_KEY}"}
 READ_KEY = "fb-test-reader"
@@ -11,9 +12,9 @@ ROOT = "/admin/v1"
 
 
 @asynccontextmanager
-async def administered(database_url: str) -> AsyncGenerator[ScriptedGateway]:
+async def administered(database_url: str, **settings: object) -> AsyncGenerator[ScriptedGateway]:
     """Besides the tenant's and the administrator's keys, READ_KEY may look."""
-    async with scripted_gateway(database_url=database_url) as gateway:
+    async with scripted_gateway(database_url=database_url, **settings) as gateway:
         gateway.principals.callers[READ_KEY] = Caller(scopes=frozenset({"admin:read"}))
         yield gateway
         assert gateway.services.gate.taken == 0

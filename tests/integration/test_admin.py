@@ -13,8 +13,10 @@ from gateway.api.admin.routes import ROUTES
 from gateway.auth import keys
 from gateway.db import queries
 from gateway.db.tables import QUOTA_METRICS
+from tests.answers import Answer
 from tests.integration.administration import ADMIN, READ_KEY, ROOT, administered, call, make_key, make_tenant
-from tests.scripted_gateway import ADMIN_KEY, KEY, Answer, ScriptedGateway, scripted_gateway
+from tests.scripted_gateway import ADMIN_KEY, KEY, ScriptedGateway, scripted_gateway
+from tests.tiny_model import MODEL
 
 
 @pytest.fixture
@@ -64,6 +66,16 @@ class TestWhoMay:
             refused = await call(alone, "GET", "/tenants")
             assert (refused.status, refused.error["code"]) == (503, "server_is_overloaded")
             assert refused.headers["retry-after"]
+
+
+async def test_a_gateway_that_is_full_of_requests_can_still_be_told_what_to_refuse(database_url: str) -> None:
+    async with administered(database_url, requests_open_max=1) as gateway:
+        await make_tenant(gateway)
+        with gateway.services.gate.place():
+            body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
+            assert (await gateway.post("/v1/chat/completions", body)).status == 503
+            suspended = await call(gateway, "PATCH", "/tenants/acme", {"status": "suspended"})
+            assert suspended.status == 200
 
 
 class TestTenants:
@@ -116,6 +128,9 @@ class TestTenants:
             ("GET", "/tenants/%ff%fe"),
             ("GET", "/tenants/a%2Fb"),
             ("PATCH", "/tenants/nobody"),
+            ("GET", "/keys?tenant=nobody"),
+            ("GET", "/quotas?tenant=nobody"),
+            ("GET", "/usage?tenant=nobody"),
             ("GET", "/keys/000000000000"),
             ("POST", "/keys/000000000000/revoke"),
             ("DELETE", "/plans/nothing"),

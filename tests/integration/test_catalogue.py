@@ -173,6 +173,7 @@ async def test_the_commands_from_schema_to_usage(
     }
     assert len((await forebay("usage", "show", "--json")).splitlines()) == 2
     assert await forebay("usage", "show", "--since", "2999-01-01", "--json") == ""
+    assert await forebay("usage", "show", "--until", "2020-01-01", "--json") == ""
 
 
 async def test_the_commands_change_everything_that_can_be_changed(
@@ -248,9 +249,17 @@ async def test_the_commands_change_everything_that_can_be_changed(
         (("key", "create", "nobody", "--env", "NOT"), "an environment is 1 to 8 lower-case letters"),
         (("key", "create", "nobody", "--network", "192.0.2.1/24"), "has host bits set"),
         (("quota", "set", "rps", "1", "--tenant", "x"), "a metric is one of rpm, tpm"),
+        (("quota", "set", "concurrency", "9", "--tenant", "x", "--burst", "3"), "concurrency has no burst"),
         (("quota", "set", "tpm", "1"), "of one plan, one tenant or one key"),
         (("quota", "set", "tpm", "1", "--tenant", "x"), "no tenant called x"),
         (("model", "close", "nothing"), "no model called nothing"),
+        (("key", "list", "nobody"), "no tenant called nobody"),
+        (("usage", "show", "--tenant", "nobody"), "no tenant called nobody"),
+        (("quota", "list", "--plan", "nothing"), "no plan called nothing"),
+        (("quota", "list", "--key", "000000000000"), "no key 000000000000"),
+        (("model", "grants", "nothing"), "no model called nothing"),
+        (("price", "list", "nothing"), "no model called nothing"),
+        (("usage", "rebuild", "--since", "2026-11-01T23:00-02:00", "--until", "2026-11-02"), "end before"),
     ],
 )
 async def test_a_command_that_fails_says_why(
@@ -272,7 +281,8 @@ async def test_a_command_needs_a_database_of_its_own_schema(
         with pytest.raises(CommandError, match="newer than this program's"):
             await forebay(*command)
     monkeypatch.setenv("FOREBAY_POSTGRES_URL", "postgresql://nobody@127.0.0.1:1/nothing")
-    for command in (("tenant", "list"), ("migrate", "--check")):
+    monkeypatch.setenv("FOREBAY_NATS_URL", "nats://127.0.0.1:1")
+    for command in (("tenant", "list"), ("migrate", "--check"), ("ledger",)):
         with pytest.raises(CommandError, match=r"Connect|refused"):
             await forebay(*command)
 

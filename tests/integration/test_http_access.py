@@ -7,16 +7,8 @@ import pytest
 
 from gateway.auth import address
 from tests.integration.test_http_hostile import raw
-from tests.scripted_gateway import (
-    AUTH,
-    KEY,
-    MODEL,
-    MODEL_ID,
-    Caller,
-    ScriptedGateway,
-    eventually,
-    scripted_gateway,
-)
+from tests.scripted_gateway import AUTH, KEY, Caller, ScriptedGateway, eventually, scripted_gateway
+from tests.tiny_model import MODEL, MODEL_ID
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}

@@ -10,19 +10,8 @@ from gateway.admission.limiter import Decision, LimitState
 from gateway.errors import DeadlineExceeded, GatewayError, QueueFull, Unavailable, WorkerLost
 from shared import wire
 from tests.demands import limit
-from tests.scripted_gateway import (
-    AUTH,
-    CONTEXT,
-    KEY,
-    MODEL,
-    MODEL_ID,
-    Caller,
-    Play,
-    ScriptedGateway,
-    chat_prompt_tokens,
-    eventually,
-    scripted_gateway,
-)
+from tests.scripted_gateway import AUTH, KEY, Caller, Play, ScriptedGateway, eventually, scripted_gateway
+from tests.tiny_model import CONTEXT, MODEL, MODEL_ID, chat_prompt_tokens
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}

@@ -10,8 +10,10 @@ import pytest
 from gateway import errors
 from gateway.errors import GatewayError
 from shared import wire
+from tests.answers import Answer
 from tests.integration.test_http_hostile import raw
-from tests.scripted_gateway import AUTH, KEY, MODEL, Answer, Play, ScriptedGateway, eventually, scripted_gateway
+from tests.scripted_gateway import AUTH, KEY, Play, ScriptedGateway, eventually, scripted_gateway
+from tests.tiny_model import MODEL
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}

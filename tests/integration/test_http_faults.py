@@ -8,16 +8,8 @@ import pytest
 
 from gateway.admission.limiter import Decision, LimitState
 from gateway.errors import DeadlineExceeded, QueueFull, RequestFailed, Unavailable, WorkerLost
-from tests.scripted_gateway import (
-    ADMIN_KEY,
-    KEY,
-    MODEL,
-    Play,
-    ScriptedGateway,
-    chat_prompt_tokens,
-    eventually,
-    scripted_gateway,
-)
+from tests.scripted_gateway import ADMIN_KEY, KEY, Play, ScriptedGateway, eventually, scripted_gateway
+from tests.tiny_model import MODEL, chat_prompt_tokens
 
 CHAT = "/v1/chat/completions"
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}

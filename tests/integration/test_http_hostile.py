@@ -1,12 +1,15 @@
 """What a client can send wrong, over real HTTP: a precise 4xx, and nobody else notices."""
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
 
-from tests.scripted_gateway import AUTH, KEY, MODEL, Answer, ScriptedGateway, eventually, scripted_gateway
+from tests.answers import Answer
+from tests.scripted_gateway import AUTH, KEY, ScriptedGateway, eventually, scripted_gateway
+from tests.tiny_model import MODEL
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}
@@ -90,6 +93,25 @@ async def test_a_body_that_is_declared_to_be_something_else(gateway: ScriptedGat
     assert (answer.status, answer.error["code"]) == (415, "unsupported_media_type")
 
 
+@pytest.mark.parametrize("encoding", ["gzip", "br", "gzip, identity"])
+async def test_a_body_that_is_compressed_is_told_so(gateway: ScriptedGateway, encoding: str) -> None:
+    body = gzip.compress(msgspec.json.encode(ASK))
+    answer = await gateway.post(CHAT, body, headers={**AUTH, "content-encoding": encoding})
+    assert (answer.status, answer.error["code"]) == (415, "unsupported_media_type")
+    assert answer.headers["accept-encoding"] == "identity"
+    assert (await gateway.post(CHAT, ASK, headers={**AUTH, "content-encoding": "Identity"})).status == 200
+
+
+@pytest.mark.parametrize(("key", "length", "status"), [("nobody", 50, b" 401 "), (KEY, 50_000_000, b" 413 ")])
+async def test_who_waits_to_send_is_told_the_refusal_and_not_to_send(
+    gateway: ScriptedGateway, key: str, length: int, status: bytes
+) -> None:
+    head = f"POST {CHAT} HTTP/1.1\nHost: x\nAuthorization: Bearer {key}\nContent-Length: {length}"
+    answer = await raw(gateway, f"{head}\nExpect: 100-continue")
+    assert status in answer.split(b"\r\n")[0]
+    assert b"connection: close" in answer
+
+
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"\xff", b"[" * 100_000, b'{"model":"tiny","messages":' + b"[" * 40_000 + b"]" * 40_000 + b"}"]
 )
@@ -125,6 +147,7 @@ async def test_a_body_that_breaks_off_is_answered_by_a_status_of_http(gateway: S
     head = f"POST {CHAT} HTTP/1.1\nHost: x\nAuthorization: Bearer {KEY}\nTransfer-Encoding: chunked"
     answer = await raw(gateway, head, b"no length\r\n")
     assert b" 400 " in answer.split(b"\r\n")[0]
+    assert b'"type":"invalid_request_error"' in answer
     assert gateway.outcomes() == {"client_closed_request": 1}
 
 

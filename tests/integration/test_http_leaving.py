@@ -10,16 +10,8 @@ import msgspec
 import pytest
 
 from gateway.api import exchange
-from tests.scripted_gateway import (
-    AUTH,
-    KEY,
-    MODEL,
-    Play,
-    ScriptedGateway,
-    chat_prompt_tokens,
-    eventually,
-    scripted_gateway,
-)
+from tests.scripted_gateway import AUTH, KEY, Play, ScriptedGateway, eventually, scripted_gateway
+from tests.tiny_model import MODEL, chat_prompt_tokens
 
 CHAT = "/v1/chat/completions"
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 400}

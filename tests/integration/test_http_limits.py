@@ -12,19 +12,8 @@ from gateway.admission.pg_limiter import PgLimiter
 from gateway.db import pools
 from gateway.errors import QueueFull, RequestFailed, WorkerLost
 from tests.demands import limit
-from tests.scripted_gateway import (
-    AUTH,
-    CONTEXT,
-    KEY,
-    MODEL,
-    Caller,
-    Play,
-    ScriptedGateway,
-    chat_prompt_tokens,
-    eventually,
-    scripted_gateway,
-    speak,
-)
+from tests.scripted_gateway import AUTH, KEY, Caller, Play, ScriptedGateway, eventually, scripted_gateway, speak
+from tests.tiny_model import CONTEXT, MODEL, chat_prompt_tokens
 
 CHAT = "/v1/chat/completions"
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 20}
@@ -156,6 +145,23 @@ async def test_shadow_limits_are_counted_and_refuse_nobody(gateway: ScriptedGate
         'forebay_limits_reached_total{metric="max_output",mode="shadow"} 2.0',
     ):
         assert line in told
+
+
+async def test_a_refusal_from_memory_counts_shadow_limits_as_the_one_that_it_remembers(database_url: str) -> None:
+    async with (
+        pools.create(database_url, connections_max=4) as pool,
+        PgLimiter(pool, gateway_id="gw", now_us=lambda: 0) as limiter,
+        scripted_gateway(real_limiter=limiter) as gateway,
+    ):
+        limits = (limit("requests", 1), limit("tokens", 1, enforced=False))
+        allow(gateway, *limits)
+        assert (await gateway.post(CHAT, ASK)).status == 200
+        assert (await gateway.post(CHAT, ASK)).status == 429
+        assert limiter.refuses(limits) is not None
+        assert (await gateway.post(CHAT, ASK)).status == 429
+        told = gateway.services.metrics.exposition().decode()
+        assert 'forebay_limits_reached_total{metric="requests",mode="enforce"} 2.0' in told
+        assert 'forebay_limits_reached_total{metric="tokens",mode="shadow"} 3.0' in told
 
 
 @pytest.mark.parametrize(

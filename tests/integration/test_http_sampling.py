@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from shared import wire
-from tests.scripted_gateway import CONTEXT, MODEL, Play, ScriptedGateway, scripted_gateway
+from tests.scripted_gateway import Play, ScriptedGateway, scripted_gateway
+from tests.tiny_model import CONTEXT, MODEL
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 BODIES = {

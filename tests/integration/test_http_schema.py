@@ -15,7 +15,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.integration.administration import administered, make_key, make_tenant
-from tests.scripted_gateway import ADMIN_KEY, KEY, MODEL
+from tests.scripted_gateway import ADMIN_KEY, KEY
+from tests.tiny_model import MODEL
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 REQUEST_S = 5.0

@@ -24,7 +24,8 @@ from shared.ids import uuid7
 from shared.trace import Off
 from tests.demands import KEY, TENANT, again, demand, limit
 from tests.integration.test_ledger import payload
-from tests.scripted_gateway import MODEL, Caller, Play, ScriptedDispatcher, ScriptedPrincipals, scripted_services
+from tests.scripted_gateway import Caller, Play, ScriptedDispatcher, ScriptedPrincipals, scripted_services
+from tests.tiny_model import MODEL
 
 BURST = 1_000_000
 LIMITS = (limit("tokens", 1, burst=BURST), limit("requests", 1, burst=BURST), limit("concurrency", 100))

@@ -13,6 +13,7 @@ import asyncpg
 import msgspec
 import pytest
 
+from cli.ledger import LedgerSettings, connections
 from gateway.admission.bucket import UNITS
 from gateway.db import pools
 from gateway.ledger.consumer import Ledger
@@ -20,6 +21,7 @@ from gateway.ledger.writer import Writer
 from shared import jobs, subjects, wire
 from shared.bus import Bus
 from shared.ids import uuid7, uuid7_wall_s
+from shared.settings import load
 from tests import services
 
 
@@ -253,3 +255,15 @@ class TestLedger:
         process.terminate()
         _, errors = await process.communicate()
         assert process.returncode == 0, errors
+
+
+@pytest.mark.parametrize(("pooler", "prepared"), [("true", 0), ("false", 1)])
+async def test_a_ledger_behind_a_pooler_prepares_no_statement_by_name(
+    database_url: str, pooler: str, prepared: int
+) -> None:
+    environ = {"POSTGRES_URL": database_url, "NATS_URL": "nats://127.0.0.1:1", "POSTGRES_POOLER": pooler}
+    settings = load(LedgerSettings, {f"FOREBAY_{name}": value for name, value in environ.items()})
+    async with connections(settings) as pool, pool.acquire() as connection:
+        await connection.fetch("SELECT 1 WHERE $1", True)
+        named = "SELECT count(*) FROM pg_prepared_statements WHERE name <> '' AND statement LIKE 'SELECT 1 WHERE%'"
+        assert await connection.fetchval(named) == prepared

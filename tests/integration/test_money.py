@@ -14,21 +14,11 @@ from gateway.auth import keys, quotas
 from gateway.db import catalogue, engine, prices, queries
 from gateway.db.catalogue import Limits
 from gateway.db.prices import Terms
+from tests.answers import Answer
 from tests.integration.bills import World, at, world
 from tests.integration.test_ledger import event
-from tests.scripted_gateway import (
-    KEY,
-    MODEL,
-    MODEL_ID,
-    Answer,
-    Caller,
-    Play,
-    ScriptedGateway,
-    chat_prompt_tokens,
-    eventually,
-    scripted_gateway,
-    speak,
-)
+from tests.scripted_gateway import KEY, Caller, Play, ScriptedGateway, eventually, scripted_gateway, speak
+from tests.tiny_model import MODEL, MODEL_ID, chat_prompt_tokens
 
 CHAT = "/v1/chat/completions"
 OUTPUT = 20

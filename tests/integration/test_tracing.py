@@ -18,19 +18,9 @@ from gateway.dispatch.limits import DispatchLimits
 from shared.trace import Tracer, tracing
 from tests.collector import Collector, Told, collecting
 from tests.integration.fleet import Worker, fleet, ready
-from tests.scripted_gateway import (
-    AUTH,
-    KEY,
-    MODEL,
-    Caller,
-    ScriptedLimiter,
-    ScriptedPrincipals,
-    card,
-    chat_prompt_tokens,
-    eventually,
-    scripted_services,
-)
+from tests.scripted_gateway import AUTH, KEY, Caller, ScriptedLimiter, ScriptedPrincipals, eventually, scripted_services
 from tests.services import NatsServer, free_port
+from tests.tiny_model import MODEL, card, chat_prompt_tokens
 from worker.engine.vocabulary import TokenTable
 
 CHAT = "/v1/chat/completions"

@@ -1,4 +1,4 @@
-"""What every call of the administrators' API goes through: place, key, body, one transaction, answer, in this order.
+"""What every call of the administrators' API goes through: key, place, body, one transaction, answer, in this order.
 
 A call that carries an Idempotency-Key is answered once: its answer is stored in the transaction of its change, so that
 a repeat gets the answer and changes nothing, and a call that failed or was cut off has left nothing and may be
@@ -34,6 +34,7 @@ from shared import log
 logger = log.get("gateway.admin")
 
 CALL_S: Final = 15.0
+PLACES: Final = 64  # of administrators, beyond those of requests: a full gateway can still be told what to refuse
 RETRY_AFTER_MS: Final = 1_000
 REPLAYED: Final = {"idempotent-replayed": "true"}
 
@@ -53,8 +54,8 @@ async def serve(request: Request[Any, Any, Any], services: Services, operation: 
     """The response to `request`. Raises GatewayError."""
     async with AsyncExitStack() as stack:
         async with body.refusing(request):
-            stack.enter_context(services.gate.place())
             principal = await guards.administrator(request, services, changes=operation.changes)
+            stack.enter_context(services.gate.place(beyond=PLACES))
             data = await _body(request, services, operation)
         arguments = _arguments(request, operation, data)
         repeatable = _repeatable(request, operation, principal, data)

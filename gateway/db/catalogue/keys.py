@@ -83,9 +83,13 @@ def _row(row: Any) -> KeyRow:
 
 
 async def list_keys(database: Database, tenant: str | None = None, paging: Paging = EVERYTHING) -> list[KeyRow]:
-    """All keys, or a tenant's, oldest first. Nothing of a secret but its last four characters is stored to be shown."""
-    asked = _keys() if tenant is None else _keys().where(tenants.c.name == tenant)
+    """All keys, or a tenant's, oldest first. Nothing of a secret but its last four characters is stored to be shown.
+    Raises NotFound (tenant).
+    """
+    asked = _keys()
     async with connected(database) as connection:
+        if tenant is not None:
+            asked = asked.where(tenants.c.id == (await find_tenant(connection, tenant)).id)
         rows = (await connection.execute(paging.of(asked, api_keys.c.id))).all()
     return [_row(row) for row in rows]
 

@@ -90,8 +90,11 @@ async def set_access(database: Database, name: str, access: Access, *, by: Autho
 
 
 async def list_grants(database: Database, *, model: str | None = None, paging: Paging = EVERYTHING) -> list[GrantRow]:
-    asked = _grants() if model is None else _grants().where(models.c.alias == model)
+    """All, or those of a model. Raises NotFound (model)."""
+    asked = _grants()
     async with connected(database) as connection:
+        if model is not None:
+            asked = asked.where(models.c.id == (await find_model(connection, model)).id)
         rows = (await connection.execute(paging.of(asked, model_grants.c.id))).mappings()
     return [GrantRow(**row) for row in rows]
 

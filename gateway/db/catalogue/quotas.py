@@ -22,6 +22,7 @@ from gateway.db.catalogue.transaction import Database, connected, transaction
 from gateway.db.tables import api_keys, models, plans, quotas, tenants
 from shared.ids import uuid7
 
+BURSTING = ("rpm", "tpm")
 Mode = Literal["enforce", "shadow"]  # shadow: counted when it would have refused, and never refusing
 
 
@@ -71,18 +72,18 @@ def _quotas() -> "Select[*tuple[Any, ...]]":
 
 
 async def list_quotas(database: Database, scope: Scope | None = None, paging: Paging = EVERYTHING) -> list[QuotaRow]:
-    """All, or those of everything that `scope` names."""
+    """All, or those of everything that `scope` names. Raises NotFound (plan, tenant, key, model)."""
     asked = _quotas()
     wanted = scope or Scope()
-    for column, name in (
-        (plans.c.name, wanted.plan),
-        (tenants.c.name, wanted.tenant),
-        (api_keys.c.public_id, wanted.key),
-        (models.c.alias, wanted.model),
-    ):
-        if name is not None:
-            asked = asked.where(column == name)
     async with connected(database) as connection:
+        for column, name, find in (
+            (quotas.c.plan_id, wanted.plan, find_plan),
+            (quotas.c.tenant_id, wanted.tenant, find_tenant),
+            (quotas.c.api_key_id, wanted.key, find_key),
+            (quotas.c.model_id, wanted.model, find_model),
+        ):
+            if name is not None:
+                asked = asked.where(column == (await find(connection, name)).id)
         rows = (await connection.execute(paging.of(asked, quotas.c.id))).mappings()
     return [QuotaRow(**row) for row in rows]
 
@@ -100,6 +101,8 @@ async def set_quota(
     """Make the quota of that scope and metric, or replace it. Raises NotFound (plan, tenant, key,
     model), Refused.
     """
+    if burst is not None and metric not in BURSTING:
+        raise Refused(f"{metric} has no burst: {' and '.join(BURSTING)} have")
     async with transaction(database, f"this quota of {metric}") as connection:
         column, owner = await _owner(connection, scope)
         model_id = None if scope.model is None else (await find_model(connection, scope.model)).id

@@ -17,6 +17,17 @@ async def test_places_are_bounded_and_come_back() -> None:
         pass
 
 
+async def test_some_may_come_in_beyond_a_full_gate_and_are_bounded_too() -> None:
+    gate = Gate(1)
+    with gate.place(), gate.place(beyond=1):
+        for beyond in (0, 1):
+            with pytest.raises(Unavailable), gate.place(beyond=beyond):
+                pass
+    gate.closed = True
+    with pytest.raises(Unavailable), gate.place(beyond=1):
+        pass
+
+
 async def test_drain_waits_for_those_inside_and_admits_nobody() -> None:
     gate = Gate(2)
     leave = asyncio.Event()

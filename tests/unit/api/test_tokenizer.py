@@ -14,7 +14,8 @@ from gateway.admission.generation import Generation, Turn
 from gateway.admission.tokenizer import INLINE_CHARS_MAX, PromptEncoder
 from gateway.errors import ContextTooLong, InvalidRequest
 from tests.cards import on_wire
-from tests.scripted_gateway import BOS, card, executor
+from tests.scripted_gateway import executor
+from tests.tiny_model import BOS, card
 from worker.models.card import demo_model_path, read_card
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "smollm2_golden.json").read_text())["cases"]

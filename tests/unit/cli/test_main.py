@@ -104,6 +104,17 @@ def test_a_url_that_is_none_is_told_without_its_password(
     assert "hunter2" not in message
 
 
+def test_so_is_one_of_nats(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FOREBAY_POSTGRES_URL", "postgresql://nobody@127.0.0.1:1/nothing")
+    monkeypatch.setenv("FOREBAY_NATS_URL", "garbage:hunter2@host")
+    with pytest.raises(SystemExit) as ended:
+        main.main(["gateway"])
+    assert ended.value.code == 1
+    message = capsys.readouterr().err
+    assert message.startswith("forebay: FOREBAY_NATS_URL is not of the form")
+    assert "hunter2" not in message
+
+
 PRINTS = "import sys; from cli import main; main.app = lambda _: print('row') or {}; main.main([])"
 
 
