@@ -40,6 +40,7 @@ class Attempt:
         self.left: wire.CancelReason | None = None
         self.billed_here = False
         self.publishing: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None  # until it has run for as long as it may
         self.answered = asyncio.Event()  # bound, failed or over: whoever opened it can go on
         self.bound = asyncio.Event()  # or over
         self.readable = asyncio.Event()

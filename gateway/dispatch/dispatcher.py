@@ -8,7 +8,7 @@ its way or has a worker that will write it, however `open` is left.
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Self
 
 import msgspec
@@ -147,13 +147,11 @@ class Dispatcher:
         """Refuses what `open` would refuse for load, before anything is reserved. Raises QueueFull, Unavailable."""
         self.overload.check_load(job, pool, terms, self._clock.monotonic())
 
-    @contextlib.asynccontextmanager
-    async def open(self, job: wire.Job, *, pool: str, terms: Terms, run_s: float) -> AsyncGenerator[RequestStream]:
-        """Publish a job, wait until a worker has accepted it, and yield its output. `terms` count from now.
+    async def open(self, job: wire.Job, *, pool: str, terms: Terms, run_s: float) -> RequestStream:
+        """Publish a job and wait until a worker has accepted it; the caller leaves its stream. `terms` count from now.
 
-        Entering raises BodyTooLarge, QueueFull, Unavailable, DeadlineExceeded (nobody took it in time), InvalidRequest
-        (the worker can never hold it), RequestFailed, WorkerLost. Leaving before the end cancels the
-        attempt and waits a moment for the worker's counts, so that `completion_tokens` is what will be billed.
+        Raises BodyTooLarge, QueueFull, Unavailable, DeadlineExceeded (nobody took it in time), InvalidRequest
+        (the worker can never hold it), RequestFailed, WorkerLost.
         """
         assert job.gateway == self.gateway_id, "the answer would go elsewhere"
         if len(self._inbox) >= self.limits.attempts_max:
@@ -168,17 +166,11 @@ class Dispatcher:
             with self.overload.queues.holding(job, pool):
                 await self._publish(attempt, terms)
                 await self._wait_answered(attempt, terms)
-            timer = asyncio.get_running_loop().call_later(run_s, self._run_out, attempt)
-            try:
-                yield RequestStream(attempt)
-            finally:
-                timer.cancel()
-        finally:
+        except BaseException:
             await self._leave(attempt)
-            if attempt.sampled:
-                self._tracer.record(spans(attempt, self._clock.monotonic()))
-            if attempt.worker is not None:
-                self.fleet.ended(attempt.worker, job)
+            raise
+        attempt.timer = asyncio.get_running_loop().call_later(run_s, self._run_out, attempt)
+        return RequestStream(attempt, self._leave)
 
     # -- the stages of one attempt
 
@@ -225,12 +217,20 @@ class Dispatcher:
         self._endings.leave(attempt, "deadline")
 
     async def _leave(self, attempt: Attempt) -> None:
-        if attempt.over.is_set():
-            return
-        self._endings.leave(attempt, "client")
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.limits.leave_wait_s):
-                await attempt.over.wait()
+        """Cancel it unless it has ended, and wait a moment for the worker's counts: what will be billed."""
+        if attempt.timer is not None:
+            attempt.timer.cancel()
+        try:
+            if not attempt.over.is_set():
+                self._endings.leave(attempt, "client")
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self.limits.leave_wait_s):
+                        await attempt.over.wait()
+        finally:
+            if attempt.sampled:
+                self._tracer.record(spans(attempt, self._clock.monotonic()))
+            if attempt.worker is not None:
+                self.fleet.ended(attempt.worker, attempt.job)
 
     @property
     def _awaits_repeats(self) -> bool:

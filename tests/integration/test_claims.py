@@ -59,7 +59,7 @@ async def test_tenants_take_turns(nats_server: services.NatsServer) -> None:
                 await read(stream)
 
         async with opened(dispatcher, job(dispatcher, tenant="first", max_tokens=CONTEXT)) as blocker:
-            await anext(blocker)
+            await blocker.next()
             flood = [asyncio.create_task(ask("flood")) for _ in range(10)]
             await asyncio.sleep(0.1)
             modest = [asyncio.create_task(ask("modest")) for _ in range(2)]
@@ -80,7 +80,7 @@ async def test_the_more_urgent_tier_is_claimed_first(nats_server: services.NatsS
                 await read(stream)
 
         async with opened(dispatcher, job(dispatcher, max_tokens=CONTEXT)) as blocker:
-            await anext(blocker)
+            await blocker.next()
             late = [asyncio.create_task(ask(2)) for _ in range(4)]
             await asyncio.sleep(0.1)
             urgent = [asyncio.create_task(ask(0)) for _ in range(4)]
@@ -135,7 +135,7 @@ async def test_a_job_of_a_dead_gateway_is_dropped_without_a_bill(nats_server: se
         await ready(dispatcher)
         orphan = msgspec.structs.replace(job(dispatcher), gateway="gw-dead")
         async with opened(dispatcher, job(dispatcher, max_tokens=1000)) as stream:
-            await anext(stream)
+            await stream.next()
             worker.link._beats.alive("gw-dead")  # it knew this gateway once
             await asyncio.sleep(0.8)
             queue = JobQueue(bus)
