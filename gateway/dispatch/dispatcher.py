@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Self
 
 import msgspec
@@ -72,7 +73,7 @@ class Dispatcher:
         self._tasks = Tasks("dispatch")
         self._inbox = Inbox()
         self.overload = Overload(self.fleet, random=random.random)
-        self._publication = Publication(self.bus, self._queue, self.limits, self._clock)
+        self._publication = Publication(self.bus, self._queue, self._tasks, self.limits, self._clock)
         self._endings = Endings(
             gateway=self.gateway_id,
             bus=self.bus,
@@ -163,9 +164,7 @@ class Dispatcher:
         self.overload.check(job, pool, terms, now)
         self._inbox.add(attempt)
         try:
-            with self.overload.queues.holding(job, pool):
-                await self._publish(attempt, terms)
-                await self._wait_answered(attempt, terms)
+            await self._start(attempt, terms)
         except BaseException:
             await self._leave(attempt)
             raise
@@ -174,43 +173,33 @@ class Dispatcher:
 
     # -- the stages of one attempt
 
-    async def _publish(self, attempt: Attempt, terms: Terms) -> None:
-        # Shielded: if the client leaves now, the sequence number is still learnt, and the job can be taken back.
-        attempt.publishing = self._tasks.spawn(
-            self._publish_noting_errors(attempt, terms), "publish", request=attempt.request, trace=attempt.trace
-        )
-        await asyncio.shield(attempt.publishing)
-        if attempt.error is not None and attempt.worker is None:
-            raise attempt.error
-
-    async def _publish_noting_errors(self, attempt: Attempt, terms: Terms) -> None:
-        try:
-            await self._publication.publish(attempt)
-        except Unavailable as error:
-            attempt.fail(error)  # it may have been stored: leaving it finds out
-        except GatewayError as error:
-            if isinstance(error, QueueFull):
-                now = self._clock.monotonic()
-                error.retry_after_ms = self.overload.advice_ms(attempt.job, attempt.pool, terms, now)
-            attempt.fail(error)
-            self._endings.never_ran(attempt, "error")
-
-    async def _wait_answered(self, attempt: Attempt, terms: Terms) -> None:
+    async def _start(self, attempt: Attempt, terms: Terms) -> None:
+        """Until a worker has it. Raises GatewayError."""
         waited_s = self._clock.monotonic() - attempt.opened_at
-        left_s = terms.patience_s - waited_s - self.limits.shed_early_s
-        try:
-            async with asyncio.timeout(max(left_s, 0.0)):
-                await attempt.answered.wait()
-        except TimeoutError:
-            error = self.overload.late(attempt.job, attempt.pool, terms, self._clock.monotonic())
-            # Shielded: a job that has been taken back is closed, though the client leaves just then.
-            shedding = self._endings.shed(attempt, error)
-            await asyncio.shield(self._tasks.spawn(shedding, "shed", request=attempt.request, trace=attempt.trace))
-            await attempt.answered.wait()  # by the worker that was quicker, if one was
+        left_s = max(terms.patience_s - waited_s - self.limits.shed_early_s, 0.0)
+        attempt.timer = asyncio.get_running_loop().call_later(left_s, self._shed, attempt, terms)
+        with self.overload.queues.holding(attempt.job, attempt.pool):
+            self._publication.begin(attempt, partial(self._not_published, attempt, terms))
+            await attempt.answered.wait()
+        attempt.timer.cancel()
         if attempt.worker is not None:
             self.fleet.accepted(attempt.worker, attempt.job)
         if attempt.error is not None and not any(attempt.tokens):
             raise attempt.error
+
+    def _not_published(self, attempt: Attempt, terms: Terms, error: GatewayError) -> None:
+        if isinstance(error, QueueFull):
+            now = self._clock.monotonic()
+            error.retry_after_ms = self.overload.advice_ms(attempt.job, attempt.pool, terms, now)
+        attempt.fail(error)
+        if not isinstance(error, Unavailable):  # otherwise it may have been stored: leaving it finds out
+            self._endings.never_ran(attempt, "error")
+
+    def _shed(self, attempt: Attempt, terms: Terms) -> None:
+        """Nobody took it in time: it is answered when it has been taken back, or by a worker that is quicker."""
+        error = self.overload.late(attempt.job, attempt.pool, terms, self._clock.monotonic())
+        shedding = self._endings.shed(attempt, error)
+        self._tasks.spawn(shedding, "shed", request=attempt.request, trace=attempt.trace)
 
     def _run_out(self, attempt: Attempt) -> None:
         attempt.fail(DeadlineExceeded("The request exceeded its running time."))
