@@ -20,6 +20,7 @@ from litestar.exceptions import HTTPException
 
 from gateway.api import chat, completions, errors, models, requestid
 from gateway.api.admin.routes import ROUTES as ADMIN_ROUTES
+from gateway.api.front import Front
 from gateway.api.openapi import routes as openapi
 from gateway.errors import GatewayError
 from gateway.lifespan import Gateway
@@ -39,7 +40,7 @@ COLLECT_EVERY = (20_000, 50, 100)  # allocations more than releases, and runs of
 
 
 def create_app(services: Services) -> Litestar:
-    """The ASGI application. Opens and closes nothing itself."""
+    """All that is served by Litestar. Opens and closes nothing itself."""
     services.metrics.requests_open.set_function(lambda: services.gate.taken)
     return Litestar(
         route_handlers=[
@@ -112,7 +113,7 @@ async def listening(services: Services, *, host: str, port: int) -> AsyncGenerat
     # The server would share the port with another one that listens on it.
     socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
     server = Server(
-        create_app(services),
+        Front(services, create_app(services)),
         address=host,
         port=port,
         interface=Interfaces.ASGINL,

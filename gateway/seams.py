@@ -4,8 +4,7 @@
 """
 
 import uuid
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Sequence
 from ipaddress import IPv4Network, IPv6Network
 from typing import Protocol
 
@@ -73,10 +72,7 @@ class Fleet(Protocol):
 
 
 class RequestStream(Protocol):
-    """Non-empty lists of chunks, in order, without repeats, until the worker's end.
-
-    Raises GatewayError when the answer breaks. Waiting for the next list may be cancelled and begun again.
-    """
+    """What a worker makes of a job that it has accepted. Whoever has it must leave it."""
 
     @property
     def end(self) -> wire.End | None: ...
@@ -87,7 +83,15 @@ class RequestStream(Protocol):
         """Over all choices, so far; what is billed once the stream has been left."""
         ...
 
-    def __aiter__(self) -> AsyncIterator[list[wire.Chunk]]: ...
+    async def next(self) -> list[wire.Chunk]:
+        """Chunks in order, without repeats; none after the worker's end. Raises GatewayError when the answer breaks.
+        Waiting may be cancelled and begun again.
+        """
+        ...
+
+    async def leave(self) -> None:
+        """Cancel unless it has ended, and wait a moment for the worker's counts. Idempotent."""
+        ...
 
 
 class Dispatcher(Protocol):
@@ -101,8 +105,6 @@ class Dispatcher(Protocol):
         """Raises QueueFull, Unavailable where `open` would, for load. Changes nothing."""
         ...
 
-    def open(
-        self, job: wire.Job, *, pool: str, terms: Terms, run_s: float
-    ) -> AbstractAsyncContextManager[RequestStream]:
-        """Entered once a worker has accepted the job, left with a cancel unless it has ended. Raises GatewayError."""
+    async def open(self, job: wire.Job, *, pool: str, terms: Terms, run_s: float) -> RequestStream:
+        """Once a worker has accepted the job. Raises GatewayError; the job has been left then."""
         ...

@@ -21,7 +21,7 @@ from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext
 
 from shared import log, tasks
-from shared.nats_client import Answer, Handler, NatsClient
+from shared.nats_client import Answer, Handler, NatsClient, Told
 from shared.settings import SettingsError
 
 SCHEMES: Final = ("nats", "tls", "ws", "wss")
@@ -199,6 +199,17 @@ class Bus:
         """One question, one answer. Raises BusNobody when nobody listens on `subject`, BusUnavailable, BusTooLarge."""
         with translated():
             return await self._connected_client().ask(subject, data, headers=headers, timeout_s=timeout_s)
+
+    def question(
+        self, subject: str, data: bytes, told: Told, *, headers: dict[str, str] | None = None, timeout_s: float
+    ) -> None:
+        """`request` without a wait: `told` is called with the answer, or with None after `timeout_s`, and must neither
+        block nor raise. Raises BusUnavailable, BusTooLarge; `told` is not called then.
+        """
+        if not self.ready:
+            raise BusUnavailable("NATS is disconnected")
+        with translated():
+            self._connected_client().question(subject, data, told, headers=headers, timeout_s=timeout_s)
 
     def _connected_client(self) -> NatsClient:
         """nats-py would keep what is written while disconnected and send it later, when its sender has given up on it:

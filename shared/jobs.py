@@ -8,14 +8,14 @@ The calls are made by hand rather than through nats-py's manager: a claim is thr
 
 import contextlib
 from datetime import UTC, datetime
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 import nats.js.errors
 from nats.js.api import StreamConfig
 
 from shared import subjects
-from shared.bus import REQUEST_TIMEOUT_S, Answer, Bus, BusNobody, BusTooLarge, BusUnavailable, translated
+from shared.bus import REQUEST_TIMEOUT_S, Answer, Bus, BusNobody, BusTooLarge, BusUnavailable, Told, translated
 
 HEADER_BYTES_MAX: Final = 512  # the server counts headers too, nats-py's own check does not
 ERR_STREAM_NAME_IN_USE: Final = 10058  # somebody created it first, with another first_seq
@@ -135,12 +135,51 @@ async def publish_stored(
     """Publish into a stream and return its answer, refusals included. Raises QueueMissing if no stream listens,
     BusTooLarge, BusUnavailable.
     """
-    if len(data) + HEADER_BYTES_MAX > bus.client.max_payload:
-        raise BusTooLarge(f"a message of {len(data)} bytes exceeds the NATS server's max_payload")
+    _check_size(bus, data)
     try:
         return _decode(await bus.request(subject, data, headers=headers, timeout_s=timeout_s), Ack)
     except BusNobody:
         raise QueueMissing(subject) from None
+
+
+def _check_size(bus: Bus, data: bytes) -> None:
+    if len(data) + HEADER_BYTES_MAX > bus.client.max_payload:
+        raise BusTooLarge(f"a message of {len(data)} bytes exceeds the NATS server's max_payload")
+
+
+class Publication(NamedTuple):
+    """A job as it is sent to its queue."""
+
+    subject: str
+    data: bytes
+    headers: dict[str, str]
+
+
+def publication(pool: str, tier: int, tenant: str, data: bytes, *, msg_id: str, ttl_s: int) -> Publication:
+    """What is sent twice under one `msg_id` is stored once."""
+    headers = {
+        "Nats-Msg-Id": msg_id,
+        "Nats-TTL": f"{ttl_s}s",
+        "Nats-Expected-Stream": subjects.jobs_stream_name(pool, tier),
+    }
+    return Publication(subjects.job_subject(pool, tier, tenant), data, headers)
+
+
+def posted(answer: Answer | None) -> int:
+    """The sequence number under which a job was stored. Raises QueueRefused, QueueMissing, BusUnavailable."""
+    if answer is None:
+        raise BusUnavailable("JetStream did not answer in time")
+    if answer.nobody:
+        raise QueueMissing("no such stream")
+    return _sequence(_decode(answer, Ack))
+
+
+def _sequence(ack: Ack) -> int:
+    if ack.error is None:
+        return ack.seq
+    if ack.error.err_code == ERR_STREAM_FULL:
+        raise QueueRefused(tenant_full="per subject" in ack.error.description)
+    raise BusUnavailable(ack.error.description)
 
 
 class JobQueue:
@@ -152,25 +191,17 @@ class JobQueue:
     async def ensure(self, pool: str, tier: int) -> None:
         await ensure_stream(self._bus, subjects.jobs_stream(pool, tier))
 
-    async def publish(
-        self, pool: str, tier: int, tenant: str, data: bytes, *, msg_id: str, ttl_s: int, timeout_s: float
-    ) -> int:
-        """Queue a job and return its sequence number. Repeating the call with the same `msg_id` is safe.
+    async def publish(self, message: Publication, *, timeout_s: float) -> int:
+        """Queue a job and return its sequence number. Repeating the call with the same message is safe.
 
         Raises QueueRefused, QueueMissing, BusTooLarge, BusUnavailable.
         """
-        headers = {
-            "Nats-Msg-Id": msg_id,
-            "Nats-TTL": f"{ttl_s}s",
-            "Nats-Expected-Stream": subjects.jobs_stream_name(pool, tier),
-        }
-        subject = subjects.job_subject(pool, tier, tenant)
-        ack = await publish_stored(self._bus, subject, data, headers, timeout_s)
-        if ack.error is None:
-            return ack.seq
-        if ack.error.err_code == ERR_STREAM_FULL:
-            raise QueueRefused(tenant_full="per subject" in ack.error.description)
-        raise BusUnavailable(ack.error.description)
+        return _sequence(await publish_stored(self._bus, *message, timeout_s))
+
+    def post(self, message: Publication, told: Told, *, timeout_s: float) -> None:
+        """`publish` without a wait: `told` gets what `posted` understands. Raises BusTooLarge, BusUnavailable."""
+        _check_size(self._bus, message.data)
+        self._bus.question(message.subject, message.data, told, headers=message.headers, timeout_s=timeout_s)
 
     async def waiting(self, pool: str, tier: int) -> Waiting:
         """Raises QueueMissing, BusUnavailable."""

@@ -9,6 +9,7 @@ ends nothing but that call.
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -28,13 +29,22 @@ class Answer(msgspec.Struct, frozen=True):
     data: bytes
     headers: dict[str, str]
 
+    @property
+    def nobody(self) -> bool:
+        """It is the server's, which has nobody who listens on the question's subject."""
+        return self.headers.get(STATUS) == NO_RESPONDERS
+
+
+Headers = dict[str, str] | None
+Told = Callable[[Answer | None], None]
+
 
 class NatsClient(Client):
     def __init__(self) -> None:
         super().__init__()
         self._handlers: dict[int, Handler] = {}  # by id of the subscription
         self._inbox = ""  # whose last token names the question; subscribed to with the first one
-        self._asked: dict[str, asyncio.Future[Answer | None]] = {}
+        self._asked: dict[str, tuple[Told, asyncio.TimerHandle]] = {}
         self._questions = 0
         self._answers: int | None = None  # id of the inbox's subscription
 
@@ -43,29 +53,54 @@ class NatsClient(Client):
         self._handlers[self._sid + 1] = handler
         return await self.subscribe(subject, queue=queue, cb=_unused)
 
-    async def ask(self, subject: str, data: bytes, *, headers: dict[str, str] | None, timeout_s: float) -> Answer:
+    async def ask(self, subject: str, data: bytes, *, headers: Headers, timeout_s: float) -> Answer:
         """One question, one answer. Raises nats-py's NoRespondersError, TimeoutError and what publishing raises."""
         if not self._inbox:
             self._inbox = self.new_inbox()
             self._answers = self._sid + 1
             await self.subscribe(f"{self._inbox}.*", cb=_unused)
-        self._questions += 1
-        token = str(self._questions)
-        loop = asyncio.get_running_loop()
-        asked: asyncio.Future[Answer | None] = loop.create_future()
-        self._asked[token] = asked
-        timer = loop.call_later(timeout_s, _expire, asked)
-        try:
-            await self.publish(subject, data, reply=f"{self._inbox}.{token}", headers=headers)
-            answer = await asked
-        finally:
-            timer.cancel()
-            del self._asked[token]
+        asked: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
+        self.question(subject, data, partial(_resolve, asked), headers=headers, timeout_s=timeout_s)
+        answer = await asked
         if answer is None:
             raise nats.errors.TimeoutError
-        if answer.headers.get(STATUS) == NO_RESPONDERS:
+        if answer.nobody:
             raise nats.errors.NoRespondersError
         return answer
+
+    def question(self, subject: str, data: bytes, told: Told, *, headers: Headers, timeout_s: float) -> None:
+        """`ask` without a wait, once that has been called: `told` gets the answer, or None after `timeout_s`. Raises
+        what publishing raises.
+        """
+        if self.is_closed or not self._inbox:
+            raise nats.errors.ConnectionClosedError
+        if len(data) > self.max_payload:
+            raise nats.errors.MaxPayloadError
+        self._questions += 1
+        token = str(self._questions)
+        self._write(_command(subject, f"{self._inbox}.{token}", data, headers))
+        timer = asyncio.get_running_loop().call_later(timeout_s, self._expire, token)
+        self._asked[token] = (told, timer)
+
+    def _write(self, command: bytes) -> None:
+        """As nats-py's publish does at its end."""
+        if self._pending_data_size + len(command) > self._max_pending_size:
+            raise nats.errors.OutboundBufferLimitError
+        self._pending.append(command)
+        self._pending_data_size += len(command)
+        if self._flush_queue is not None and self._flush_queue.empty():
+            self._flush_queue.put_nowait(asyncio.get_running_loop().create_future())
+
+    def _expire(self, token: str) -> None:
+        told, _ = self._asked.pop(token)
+        told(None)
+
+    def _answer(self, subject: bytes, data: bytes, headers: bytes) -> None:
+        asked = self._asked.pop(subject.rpartition(b".")[2].decode(), None)
+        if asked is not None:
+            told, timer = asked
+            timer.cancel()
+            told(Answer(data, read_headers(headers)))
 
     # -- what nats-py calls
 
@@ -77,9 +112,10 @@ class NatsClient(Client):
             except Exception as error:  # noqa: BLE001 - the reader goes on, whatever it is
                 await self._error_cb(error)
         elif sid == self._answers:
-            asked = self._asked.get(subject.rpartition(b".")[2].decode())
-            if asked is not None and not asked.done():
-                asked.set_result(Answer(data, read_headers(headers or b"")))  # None without any
+            try:
+                self._answer(subject, data, headers or b"")  # None without any
+            except Exception as error:  # noqa: BLE001 - likewise
+                await self._error_cb(error)
         else:
             await super()._process_msg(sid, subject, reply, data, headers)
 
@@ -106,6 +142,16 @@ async def _unused(_: Msg) -> None:
     """nats-py wants a callback, or it keeps messages."""
 
 
-def _expire(asked: "asyncio.Future[Answer | None]") -> None:
-    if not asked.done():
-        asked.set_result(None)  # not an exception: the question may never come to hear of it
+def _resolve(asked: "asyncio.Future[Answer | None]", answer: Answer | None) -> None:
+    if not asked.done():  # who asked may have left
+        asked.set_result(answer)
+
+
+def _command(subject: str, reply: str, data: bytes, headers: Headers) -> bytes:
+    """A publication in NATS' protocol. Subjects and headers are ours: no text of a client's is in them."""
+    if headers is None:
+        return b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(data), data)
+    head = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    block = f"NATS/1.0\r\n{head}\r\n".encode()
+    sizes = (len(block), len(block) + len(data))
+    return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (subject.encode(), reply.encode(), *sizes, block, data)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import io
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -132,6 +132,7 @@ class Play:
         self.prompt_tokens = sum(len(prompt) // 4 for prompt in job.prompts)
         self.completion_tokens = 0
         self.cancelled = False
+        self.leaving: Coroutine[None, None, None] | None = None
         self._seq = 0
         self._queue: asyncio.Queue[list[wire.Chunk] | GatewayError | None] = asyncio.Queue()
 
@@ -175,16 +176,16 @@ class Play:
         )
         self._queue.put_nowait(None)
 
-    def __aiter__(self) -> "Play":
-        return self
-
-    async def __anext__(self) -> list[wire.Chunk]:
+    async def next(self) -> list[wire.Chunk]:
         item = None if self.end and self._queue.empty() else await self._queue.get()
-        if item is None:
-            raise StopAsyncIteration
         if isinstance(item, GatewayError):
             raise item
-        return item
+        return item or []
+
+    async def leave(self) -> None:
+        if self.leaving is not None:
+            leaving, self.leaving = self.leaving, None
+            await leaving
 
 
 Script = Callable[[Play], Awaitable[None]]
@@ -220,29 +221,32 @@ class ScriptedDispatcher:
         if self.overloaded is not None:
             raise self.overloaded
 
-    @asynccontextmanager
-    async def open(self, job: wire.Job, *, pool: str, terms: Terms, run_s: float) -> AsyncGenerator[Play]:
+    async def open(self, job: wire.Job, *, pool: str, terms: Terms, run_s: float) -> Play:
         assert pool == POOL
         self.terms.append(terms)
         assert run_s > 0
         play = Play(job)
         self.plays.append(play)
         self.open_now += 1
-        script = None
         try:
             if self.accept is not None:
                 await self.accept.wait()
-            if self.refuse is not None:
-                raise self.refuse
-            script = asyncio.create_task(_run(self.script, play))
-            yield play
-        finally:
-            self.open_now -= 1
-            play.cancelled = play.end is None
-            if script is not None:
-                script.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await script
+        except BaseException:
+            await self._leave(play, None)
+            raise
+        if self.refuse is not None:
+            await self._leave(play, None)
+            raise self.refuse
+        play.leaving = self._leave(play, asyncio.create_task(_run(self.script, play)))
+        return play
+
+    async def _leave(self, play: Play, script: "asyncio.Task[None] | None") -> None:
+        self.open_now -= 1
+        play.cancelled = play.end is None
+        if script is not None:
+            script.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await script
 
 
 async def _run(script: Script, play: Play) -> None:

@@ -1,30 +1,32 @@
 """What both endpoints do with a request: place, key, body, admission, dispatch, answer, in this order.
 
-Nothing of the body is looked at before the key is known to be good. The client is watched from the moment its body
-is there; when it hangs up, everything that was begun for it ends.
+Beside Litestar and not in it (docs/adr/0019). Nothing of the body is looked at before the key is known to be good. The
+client is watched from the moment its body is there; when it hangs up, everything that was begun for it ends. What was
+taken for a request is given back before its last bytes are sent.
 """
 
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic, time
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
-from litestar import Request, Response
+from litestar.types import Receive, Scope, Send
 
+from gateway import headers
 from gateway.admission.generation import Generation
-from gateway.api import body, errors, patience, spans, tracing
+from gateway.api import body, errors, patience, requestid
 from gateway.api.exchange import Exchange
 from gateway.api.hangup import Hangup
-from gateway.api.requestid import client_id, request_id
 from gateway.api.schemas import Body
 from gateway.api.shape import Choice, Heading, Shape, Usage, event
+from gateway.api.spans import spans
 from gateway.api.sse import EventStream
 from gateway.api.visit import OK, Visit
 from gateway.auth import guards
 from gateway.dispatch.terms import Terms
-from gateway.errors import GatewayError
+from gateway.errors import ClientGone, GatewayError
 from gateway.seams import Principal
 from gateway.services import Services
 from shared import log
@@ -32,6 +34,8 @@ from shared import log
 logger = log.get("gateway.api")
 
 B = TypeVar("B", bound=Body)
+
+JSON: Final = (b"content-type", b"application/json")
 
 
 @dataclass(slots=True, frozen=True)
@@ -46,87 +50,141 @@ class Endpoint(Generic[B]):
     shape: Callable[[Heading], Shape]
 
 
-async def answer(request: Request[Any, Any, Any], services: Services, endpoint: Endpoint[B]) -> Response[bytes]:
-    """The response to `request`, whole or streamed. Raises GatewayError as long as nothing has been sent."""
-    settings = services.settings
-    stack = AsyncExitStack()
-    async with stack:
-        visit = stack.enter_context(_visit(request, services))
+class Answers:
+    """The ASGI application of one endpoint."""
+
+    def __init__(self, services: Services, endpoint: Endpoint[Any]) -> None:
+        self._services = services
+        self._settings = services.settings
+        self._endpoint = endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request from its first line to its last byte. Raises nothing but a cancel from outside."""
+        visit = Visit.begin(scope, self._services.metrics, self._services.tracer)
+        try:
+            content = await self._served(visit, scope, receive, send)
+        except Exception as error:  # noqa: BLE001 - the outermost place: every request gets its answer and its line
+            self._ended(visit, error)
+            if not visit.answering:
+                told = error if isinstance(error, GatewayError) else _unexpected(error, visit, scope)
+                await _reply(send, visit, errors.status(told), errors.headers(told), errors.encode(told))
+        except BaseException as error:
+            self._ended(visit, error)
+            raise
+        else:
+            self._ended(visit, None)
+            if content is not None:
+                assert visit.exchange is not None
+                await _reply(send, visit, 200, visit.exchange.headers, content)
+
+    def _ended(self, visit: Visit, error: BaseException | None) -> None:
         if visit.trace.sampled:
-            traced = spans.recorded(visit, services.tracer, path=endpoint.path, operation=endpoint.operation)
-            stack.enter_context(traced)
-        request.scope["state"][errors.TOKENS_USED] = visit.tokens_used
-        async with body.refusing(request):
-            stack.enter_context(services.gate.place())
-            principal = await guards.inference(request, services)
+            endpoint = self._endpoint
+            told = spans(visit, error, path=endpoint.path, operation=endpoint.operation, now_s=monotonic())
+            self._services.tracer.record(told)
+        visit.end(error)
+
+    async def _served(self, visit: Visit, scope: Scope, receive: Receive, send: Send) -> bytes | None:
+        """The answer as a whole; None if it has been streamed. Raises GatewayError."""
+        principal, data = await self._let_in(visit, scope, receive)
+        try:
+            terms = patience.terms(scope, principal.tier_bounds)
+            asked, generation = self._parsed(visit, principal, data)
+            hangup = Hangup(receive)
+            try:
+                exchange = await self._begin(visit, principal, generation, terms)
+                shape = self._endpoint.shape(_heading(visit, asked, generation, exchange.choices))
+                if not visit.stream:
+                    content = await _whole(exchange, shape)
+                    visit.outcome = OK
+                    return content
+                await exchange.await_first()
+                await self._stream(visit, exchange, shape, send, hangup)
+            except asyncio.CancelledError:
+                if hangup.explains_cancel():
+                    raise ClientGone("The client closed the connection.") from None
+                raise
+            finally:
+                hangup.stop()
+                if visit.exchange is not None:
+                    await visit.exchange.close()
+        finally:
+            self._services.gate.leave()
+        return None
+
+    async def _let_in(self, visit: Visit, scope: Scope, receive: Receive) -> tuple[Principal, bytes]:
+        """Whoever asks, and the body, with a place taken at the gate. Raises GatewayError, with none taken."""
+        gate, settings, inside = self._services.gate, self._settings, False
+        try:
+            gate.enter()
+            inside = True
+            principal = await guards.inference(scope, self._services)
             visit.tenant = str(principal.tenant_id)
-            data = await body.read(request, bytes_max=settings.body_bytes_max, seconds=settings.body_s)
+            data = await body.read(scope, receive, bytes_max=settings.body_bytes_max, seconds=settings.body_s)
+        except BaseException as error:
+            if inside:
+                gate.leave()
+            if isinstance(error, GatewayError):
+                await body.refuse(scope, receive, error)
+            raise
+        return principal, data
+
+    def _parsed(self, visit: Visit, principal: Principal, data: bytes) -> tuple[Body, Generation]:
+        endpoint = self._endpoint
         asked = body.decode(data, endpoint.lenient if principal.ignore_unknown_fields else endpoint.decoder)
-        _note(visit, asked, services)
-        generation = endpoint.parse(asked)
-        hangup = await stack.enter_async_context(Hangup(request.receive))
-        with hangup.cancels():
-            terms = patience.terms(request.scope, principal.tier_bounds)
-            exchange = await _begin(stack, services, visit, principal, generation=generation, terms=terms)
-            shape = endpoint.shape(_heading(visit, asked, generation, exchange.choices))
-            content = b"" if asked.stream else await _whole(exchange, shape)
-        if asked.stream:
-            return _streamed(stack, services, visit, shape, hangup)
-        visit.outcome = OK
-        return Response(content, status_code=200, media_type="application/json", headers=exchange.headers)
-    raise AssertionError  # for the type checker, which thinks that leaving the stack may swallow an error
+        visit.stream = bool(asked.stream)
+        if self._services.dispatcher.fleet.find(asked.model):  # otherwise it is the client's text, and no label
+            visit.model = asked.model
+        return asked, endpoint.parse(asked)
 
+    async def _begin(self, visit: Visit, principal: Principal, generation: Generation, terms: Terms) -> Exchange:
+        """Admit and dispatch. The exchange is `visit`'s before anybody can lose it."""
+        services = self._services
+        if terms.retry:
+            services.metrics.client_retries.labels(visit.model).inc()
+        visit.asked_s = monotonic()
+        admitted = await services.admission.admit(
+            principal,
+            visit.request_id,
+            generation,
+            wait_s=terms.patience_s,
+            trace=visit.inference,
+            check=lambda job, pool: services.dispatcher.check_load(
+                job, pool, terms.after(monotonic() - visit.arrived_s)
+            ),
+        )
+        visit.admitted_s = monotonic()
+        visit.exchange = exchange = Exchange(
+            admitted,
+            admission=services.admission,
+            dispatcher=services.dispatcher,
+            metrics=services.metrics,
+            arrived_s=visit.arrived_s,
+        )
+        await exchange.open(terms, self._settings.run_s)
+        return exchange
 
-def _visit(request: Request[Any, Any, Any], services: Services) -> Visit:
-    caller = tracing.caller(request.scope)
-    trace = tracing.begin(request.scope, caller, services.tracer)
-    return Visit(request_id(request.scope), services.metrics, trace, caller, client_id(request.scope))
-
-
-def _note(visit: Visit, asked: Body, services: Services) -> None:
-    visit.stream = bool(asked.stream)
-    if services.dispatcher.fleet.find(asked.model):  # otherwise it is the client's text, and no label
-        visit.model = asked.model
-
-
-async def _begin(
-    stack: AsyncExitStack,
-    services: Services,
-    visit: Visit,
-    principal: Principal,
-    *,
-    generation: Generation,
-    terms: Terms,
-) -> Exchange:
-    """Admit and dispatch. The exchange is on `stack` before anybody can lose it."""
-    if terms.retry:
-        services.metrics.client_retries.labels(visit.model).inc()
-    visit.asked_s = monotonic()
-    admitted = await services.admission.admit(
-        principal,
-        visit.request_id,
-        generation,
-        wait_s=terms.patience_s,
-        trace=visit.inference,
-        check=lambda job, pool: services.dispatcher.check_load(job, pool, terms.after(monotonic() - visit.arrived_s)),
-    )
-    visit.admitted_s = monotonic()
-    exchange = Exchange(
-        admitted,
-        admission=services.admission,
-        dispatcher=services.dispatcher,
-        metrics=services.metrics,
-        terms=terms,
-        run_s=services.settings.run_s,
-        arrived_s=visit.arrived_s,
-    )
-    visit.exchange = exchange
-    return await stack.enter_async_context(exchange)
+    async def _stream(self, visit: Visit, exchange: Exchange, shape: Shape, send: Send, hangup: Hangup) -> None:
+        settings, streams_open = self._settings, self._services.metrics.streams_open
+        stream = EventStream(send, hangup, keepalive_s=settings.keepalive_s, stall_s=settings.stall_s)
+        streams_open.inc()
+        visit.answering = True
+        try:
+            await stream.start(_lines(visit, exchange.headers))
+            data, last = shape.opening(), False
+            while not last:
+                await stream.put(data)
+                data, last = await _events(exchange, shape, visit)
+            await stream.put(data)
+            await stream.end()
+        finally:
+            stream.close()
+            streams_open.dec()
 
 
 def _heading(visit: Visit, asked: Body, generation: Generation, choices: int) -> Heading:
     return Heading(
-        request=str(visit.request_id),
+        request=visit.request,
         created_s=int(time()),
         model=asked.model,
         choices=choices,
@@ -137,42 +195,45 @@ def _heading(visit: Visit, asked: Body, generation: Generation, choices: int) ->
 
 async def _whole(exchange: Exchange, shape: Shape) -> bytes:
     choices = [Choice(index) for index in range(exchange.choices)]
-    async for chunks in exchange.chunks():
+    while chunks := await exchange.next():
         for chunk in chunks:
             choices[chunk.choice].add(chunk)
     return shape.whole(choices, Usage.of(await exchange.end()))
 
 
-def _streamed(stack: AsyncExitStack, services: Services, visit: Visit, shape: Shape, hangup: Hangup) -> EventStream:
-    exchange = visit.exchange
-    assert exchange is not None
-    stack.enter_context(services.metrics.streams_open.track_inprogress())
-    return EventStream(
-        _events(exchange, shape, visit),
-        owner=stack.pop_all(),
-        hangup=hangup,
-        headers=exchange.headers,
-        keepalive_s=services.settings.keepalive_s,
-        stall_s=services.settings.stall_s,
-    )
-
-
-async def _events(exchange: Exchange, shape: Shape, visit: Visit) -> AsyncGenerator[bytes, None]:
-    """The stream's bytes. An error ends it with one error event and without [DONE]."""
+async def _events(exchange: Exchange, shape: Shape, visit: Visit) -> tuple[bytes, bool]:
+    """The next events, and whether they are the last. An error becomes the last one, without [DONE]."""
     try:
-        yield shape.opening()
-        async for chunks in exchange.chunks():
+        while chunks := await exchange.next():
             if data := b"".join([shape.events(chunk) for chunk in chunks]):
-                yield data
+                return data, False
         closing = shape.closing(Usage.of(await exchange.end()))
-        visit.outcome = OK
-        yield closing
     except GatewayError as error:
-        visit.outcome = errors.outcome(error)
-        await exchange.close()
-        yield event(errors.encode(error))
-    except Exception as error:  # the last place that can tell the client
-        visit.outcome = errors.outcome(error)
-        logger.exception("stream.crashed", request=str(visit.request_id), trace=visit.trace.trace)
-        await exchange.close()
-        yield event(errors.encode(GatewayError(errors.UNEXPECTED)))
+        told = error
+    except Exception:  # the last place that can tell the client
+        logger.exception("stream.crashed", request=visit.request, trace=visit.trace.trace)
+        told = GatewayError(errors.UNEXPECTED)
+    else:
+        visit.outcome = OK
+        return closing, True
+    visit.outcome = errors.outcome(told)
+    await exchange.close()
+    return event(errors.encode(told)), True
+
+
+def _unexpected(error: Exception, visit: Visit, scope: Scope) -> GatewayError:
+    """Worth one more try, unless tokens were used for it: they are paid for, and would be again."""
+    retry = not visit.tokens_used() and not patience.is_retry(headers.values(scope, patience.RETRY_COUNT))
+    return errors.unexpected(error, request=visit.request, trace=visit.trace.trace, retry=retry)
+
+
+async def _reply(send: Send, visit: Visit, status: int, told: dict[str, str], content: bytes) -> None:
+    lines = [JSON, (b"content-length", b"%d" % len(content)), *_lines(visit, told)]
+    await send({"type": "http.response.start", "status": status, "headers": lines})
+    await send({"type": "http.response.body", "body": content, "more_body": False})
+
+
+def _lines(visit: Visit, told: dict[str, str]) -> list[tuple[bytes, bytes]]:
+    lines = requestid.header_lines(visit.request, visit.trace.trace)
+    lines += [(name.encode(), value.encode()) for name, value in told.items()]
+    return lines

@@ -8,12 +8,11 @@ is told the refusal instead.
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
-from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from typing import TypeVar
 
 import msgspec
-from litestar import Request
+from litestar.types import Receive, Scope
 
 from gateway import headers
 from gateway.errors import BodyTimeout, BodyTooLarge, ClientGone, GatewayError, InvalidRequest, UnsupportedMedia
@@ -38,57 +37,50 @@ _AT_PATH = re.compile(r" - at `\$\.?(?P<path>.*)`$", re.DOTALL)
 _FIELD = re.compile(r"(?:required|unknown) field `(?P<field>.*)`", re.DOTALL)
 
 
-async def read(request: Request[Any, Any, Any], *, bytes_max: int, seconds: float) -> bytes:
+async def read(scope: Scope, receive: Receive, *, bytes_max: int, seconds: float) -> bytes:
     """The whole body. Raises UnsupportedMedia, BodyTooLarge, BodyTimeout, ClientGone."""
-    media = headers.first(request.scope, b"content-type").partition(";")[0].strip().lower()
+    media = headers.first(scope, b"content-type").partition(";")[0].strip().lower()
     if media not in MEDIA_TYPES and not media.endswith("+json"):
         raise UnsupportedMedia("The body must be JSON: send Content-Type: application/json.")
-    if headers.first(request.scope, b"content-encoding").strip().lower() not in ENCODINGS:
+    if headers.first(scope, b"content-encoding").strip().lower() not in ENCODINGS:
         message = "The body must not be compressed: send it without Content-Encoding."
         raise UnsupportedMedia(message, headers={"accept-encoding": "identity"})
-    declared = headers.first(request.scope, b"content-length")
-    too_large = BodyTooLarge(f"The body is larger than the {bytes_max} bytes that this server accepts.")
+    declared = headers.first(scope, b"content-length")
     if declared.isdecimal() and int(declared) > bytes_max:
-        raise too_large
+        raise _too_large(bytes_max)
+    scope["state"][ASKED_FOR] = True
     parts: list[bytes] = []
-    size = 0
+    size, more = 0, True
     try:
         async with asyncio.timeout(seconds):
-            async for part in _parts(request):
+            while more and declared != str(size):  # that it is all there comes as a message that nobody needs
+                part, more = await _part(receive)
+                parts.append(part)
                 size += len(part)
                 if size > bytes_max:
-                    raise too_large
-                parts.append(part)
-                if declared == str(size):
-                    break  # the server tells that it is all in a message of its own, for which nobody needs to wait
+                    raise _too_large(bytes_max)
     except TimeoutError:
         raise BodyTimeout(f"The body did not arrive within {seconds:g} seconds.") from None
-    return b"".join(parts)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-async def discard(request: Request[Any, Any, Any]) -> bool:
+async def refuse(scope: Scope, receive: Receive, error: GatewayError) -> None:
+    """Throw away what a request still sends that `error` refuses, and end its connection if it does not stop."""
+    if isinstance(error, BodyTimeout) or _waits_to_send(scope) or not await _discard(receive):
+        error.headers["connection"] = "close"
+
+
+async def _discard(receive: Receive) -> bool:
     """Read the rest of the body and forget it. False if it had not ended within DISCARD_S and DISCARD_BYTES_MAX."""
-    size = 0
+    size, more = 0, True
     try:
         async with asyncio.timeout(DISCARD_S):
-            async for part in _parts(request):
+            while more and size <= DISCARD_BYTES_MAX:
+                part, more = await _part(receive)
                 size += len(part)
-                if size > DISCARD_BYTES_MAX:
-                    return False
     except TimeoutError:
         return False
-    return True
-
-
-@asynccontextmanager
-async def refusing(request: Request[Any, Any, Any]) -> AsyncGenerator[None]:
-    """Inside, a request may be refused before its body has been read; what it still sends is then thrown away."""
-    try:
-        yield
-    except GatewayError as error:
-        if isinstance(error, BodyTimeout) or _waits_to_send(request) or not await discard(request):
-            error.headers["connection"] = "close"
-        raise
+    return not more
 
 
 def decode_query(pairs: Iterable[tuple[str, str]], kind: type[T]) -> T:
@@ -150,18 +142,19 @@ def _short(text: str) -> str:
     return text if len(text) <= MESSAGE_CHARS_MAX else text[:MESSAGE_CHARS_MAX] + "…"
 
 
-def _waits_to_send(request: Request[Any, Any, Any]) -> bool:
-    expects = headers.first(request.scope, b"expect").strip().lower() == "100-continue"
-    return expects and ASKED_FOR not in request.scope["state"]
+def _waits_to_send(scope: Scope) -> bool:
+    expects = headers.first(scope, b"expect").strip().lower() == "100-continue"
+    return expects and ASKED_FOR not in scope["state"]
 
 
-async def _parts(request: Request[Any, Any, Any]) -> AsyncIterator[bytes]:
-    request.scope["state"][ASKED_FOR] = True
-    more = True
-    while more:
-        message = await request.receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone("The client closed the connection before it had sent its body.")
-        assert message["type"] == "http.request"
-        more = message.get("more_body", False)
-        yield message.get("body", b"")
+async def _part(receive: Receive) -> tuple[bytes, bool]:
+    """What has come of the body, and whether more does. Raises ClientGone."""
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientGone("The client closed the connection before it had sent its body.")
+    assert message["type"] == "http.request"
+    return message.get("body", b""), message.get("more_body", False)
+
+
+def _too_large(bytes_max: int) -> BodyTooLarge:
+    return BodyTooLarge(f"The body is larger than the {bytes_max} bytes that this server accepts.")

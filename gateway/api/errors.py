@@ -4,15 +4,13 @@ A stream that has begun has no status left to tell an error by: `gateway.api.ans
 """
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException
 
-from gateway import headers
-from gateway.api import patience, tracing
+from gateway.api import tracing
 from gateway.api.requestid import request_id
 from gateway.auth import keys
 from gateway.errors import ClientGone, GatewayError
@@ -20,7 +18,6 @@ from shared import log
 
 logger = log.get("gateway.api")
 
-TOKENS_USED = "tokens_used"  # a request's state: what it is charged with, as far as it has come
 MESSAGE_CHARS_MAX = 1_000  # whatever a client sent that is told again
 UNEXPECTED = "The server had an error while processing this request."
 
@@ -54,10 +51,13 @@ def outcome(error: BaseException) -> str:
     return "server_error"
 
 
+def status(error: GatewayError) -> int:
+    """Whoever sent a body that breaks off may still be reading, and 499 is no status of HTTP's."""
+    return 400 if isinstance(error, ClientGone) else error.status
+
+
 def on_gateway_error(_: Request[Any, Any, Any], error: GatewayError) -> Response[bytes]:
-    # Whoever sent a body that breaks off may still be reading, and 499 is no status of HTTP's.
-    status = 400 if isinstance(error, ClientGone) else error.status
-    return Response(encode(error), status_code=status, media_type="application/json", headers=_headers(error))
+    return Response(encode(error), status_code=status(error), media_type="application/json", headers=headers(error))
 
 
 def on_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
@@ -70,17 +70,17 @@ def on_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Resp
 
 
 def on_unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """Worth one more try, unless tokens were used for it: they are paid for, and would be again."""
     scope = request.scope
-    logger.error("request.crashed", request=str(request_id(scope)), trace=tracing.trace_id(scope), exc_info=error)
-    tokens_used: Callable[[], int] | None = scope["state"].get(TOKENS_USED)
-    retry = None
-    if tokens_used is not None:
-        retry = not tokens_used() and not patience.is_retry(headers.values(scope, patience.RETRY_COUNT))
-    return on_gateway_error(request, GatewayError(UNEXPECTED, retry=retry))
+    return on_gateway_error(request, unexpected(error, request=str(request_id(scope)), trace=tracing.trace_id(scope)))
 
 
-def _headers(error: GatewayError) -> dict[str, str]:
+def unexpected(error: Exception, *, request: str, trace: str, retry: bool | None = None) -> GatewayError:
+    """What a client is told of a fault of ours, which is logged."""
+    logger.error("request.crashed", request=request, trace=trace, exc_info=error)
+    return GatewayError(UNEXPECTED, retry=retry)
+
+
+def headers(error: GatewayError) -> dict[str, str]:
     told = dict(error.headers)
     if error.retry_after_ms is not None:
         told["retry-after"] = str(max(1, math.ceil(error.retry_after_ms / 1_000)))

@@ -1,14 +1,12 @@
 """One admitted request, from dispatch to settlement.
 
-Owns the open stream of chunks and the reservation. Whatever happens, leaving it cancels what still runs and settles
+Owns the open stream of chunks and the reservation. Whatever happens, closing it cancels what still runs and settles
 what was used, once. Knows nothing of HTTP; an exchange that was never finished was cancelled.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from time import monotonic
-from typing import Self
 
 from gateway.admission.admission import Admission, Admitted
 from gateway.dispatch.terms import Terms
@@ -21,30 +19,19 @@ FIRST_CHUNK_S = 10.0  # how long an accepted request may still fail with a statu
 
 
 class Exchange:
-    """Use as `async with Exchange(...) as exchange`; entering waits for a worker and, for a while, its first tokens.
-    `terms` count from `arrived_s`.
-    """
+    """Holds the reservation from its making until `close`, `open` or not."""
 
     def __init__(
-        self,
-        admitted: Admitted,
-        *,
-        admission: Admission,
-        dispatcher: Dispatcher,
-        metrics: Metrics,
-        terms: Terms,
-        run_s: float,
-        arrived_s: float,
+        self, admitted: Admitted, *, admission: Admission, dispatcher: Dispatcher, metrics: Metrics, arrived_s: float
     ) -> None:
         self._admitted = admitted
         self._admission = admission
-        left = terms.after(monotonic() - arrived_s)
-        self._open = dispatcher.open(admitted.job, pool=admitted.pool, terms=left, run_s=run_s)
+        self._dispatcher = dispatcher
         self._metrics = metrics
         self._arrived_s = arrived_s
-        self._stack = AsyncExitStack()
         self._stream: RequestStream | None = None
-        self._first: list[wire.Chunk] = []
+        self._first: list[wire.Chunk] = []  # that came before anybody asked for them
+        self._last_s = 0.0
         self._settled = False
         self.finishes: list[str] = []  # of the choices that have ended
         self.first_s: float | None = None  # when the first tokens were there
@@ -76,37 +63,27 @@ class Exchange:
         """Prompt and completion; nothing as long as no worker has accepted."""
         return (0, 0) if self._stream is None else (self._stream.prompt_tokens, self._stream.completion_tokens)
 
-    async def __aenter__(self) -> Self:
-        try:
-            self._stream = await self._stack.enter_async_context(self._open)
-            self._admission.started(self._admitted)
-            self._chunks = aiter(self._stream)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(FIRST_CHUNK_S):
-                    self._first = await self._next()
-        except BaseException:
-            await self.close()
-            raise
-        return self
+    async def open(self, terms: Terms, run_s: float) -> None:
+        """Wait for a worker. `terms` count from the request's arrival. Raises GatewayError."""
+        left = terms.after(monotonic() - self._arrived_s)
+        admitted = self._admitted
+        self._stream = await self._dispatcher.open(admitted.job, pool=admitted.pool, terms=left, run_s=run_s)
+        self._admission.started(admitted)
 
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
+    async def await_first(self) -> None:
+        """Wait for the first tokens, for a while. Raises GatewayError when none will come."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_CHUNK_S):
+                self._first = await self._next()
 
-    async def chunks(self) -> AsyncIterator[list[wire.Chunk]]:
-        """All chunks, in order, in lists as they came. Raises GatewayError when the answer cannot be completed."""
-        last_s = 0.0
-        chunks = self._first or await self._next()
-        while chunks:
-            now_s = monotonic()
-            if last_s:
-                self._metrics.itl.observe(now_s - last_s)
-            else:
-                self.first_s = now_s
-                self._metrics.ttft.observe(now_s - self._arrived_s)
-            last_s = now_s
-            self.finishes += [chunk.finish for chunk in chunks if chunk.finish]
-            yield chunks
-            chunks = await self._next()
+    async def next(self) -> list[wire.Chunk]:
+        """The next chunks, in order, as they came; none after the last. Raises GatewayError when the answer cannot be
+        completed.
+        """
+        chunks, self._first = self._first or await self._next(), []
+        if chunks:
+            self._observe(chunks, monotonic())
+        return chunks
 
     async def end(self) -> wire.End:
         """Settle after the last chunk; the worker's own counts. Raises RequestFailed if the answer is not complete."""
@@ -119,12 +96,24 @@ class Exchange:
     async def close(self) -> None:
         """Cancel at the worker unless it has ended, then settle. Idempotent."""
         try:
-            await self._stack.aclose()
+            if self._stream is not None:
+                await self._stream.leave()
         finally:
             if not self._settled:
                 self._settled = True
                 await self._admission.settle(self._admitted, *self.used)
 
     async def _next(self) -> list[wire.Chunk]:
-        """The next chunks; empty after the last."""
-        return await anext(self._chunks, [])
+        assert self._stream is not None, "open comes first"
+        return await self._stream.next()
+
+    def _observe(self, chunks: list[wire.Chunk], now_s: float) -> None:
+        if self._last_s:
+            self._metrics.itl.observe(now_s - self._last_s)
+        else:
+            self.first_s = now_s
+            self._metrics.ttft.observe(now_s - self._arrived_s)
+        self._last_s = now_s
+        for chunk in chunks:
+            if chunk.finish:
+                self.finishes.append(chunk.finish)

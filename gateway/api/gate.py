@@ -5,8 +5,6 @@ Knows nothing of what a request is. Every request holds one place from its first
 """
 
 import asyncio
-from collections.abc import Generator
-from contextlib import contextmanager
 
 from gateway.errors import Unavailable
 
@@ -25,10 +23,9 @@ class Gate:
     def taken(self) -> int:
         return self._taken
 
-    @contextmanager
-    def place(self, *, beyond: int = 0) -> Generator[None]:
-        """Hold one place, or one of so many `beyond` all that there are. Raises Unavailable when there is none, or when
-        the gate is closed.
+    def enter(self, *, beyond: int = 0) -> None:
+        """Take a place, or one of so many `beyond` all that there are, until `leave`. Raises Unavailable when there is
+        none, or when the gate is closed.
         """
         if self.closed:
             raise Unavailable("This gateway takes no requests at the moment.", retry_after_ms=RETRY_AFTER_MS)
@@ -36,12 +33,11 @@ class Gate:
             raise Unavailable("Too many requests are open on this gateway.", retry_after_ms=RETRY_AFTER_MS)
         self._taken += 1
         self._idle.clear()
-        try:
-            yield
-        finally:
-            self._taken -= 1
-            if self._taken == 0:
-                self._idle.set()
+
+    def leave(self) -> None:
+        self._taken -= 1
+        if self._taken == 0:
+            self._idle.set()
 
     async def drain(self, seconds: float) -> bool:
         """Close the gate and wait until all places are free. False if that took longer than `seconds`."""

@@ -1,57 +1,47 @@
 """Noticing that a client has hung up while we work for it.
 
-Litestar cancels nothing by itself for an answer that is not streamed. Once the body has been read, `receive()` stays
-pending until the connection closes; one task waits for that for as long as the request lives, and cancels whoever
-works for the client just then.
+Once the body has been read, `receive()` stays pending until the connection closes. One call of it is kept waiting for
+as long as the request lives; when it tells of the end, the task that works for the client is cancelled, wherever it is.
 """
 
 import asyncio
-from collections.abc import Generator
-from contextlib import contextmanager
-from typing import Self
+from typing import Any
 
 from litestar.types import Receive
 
-from gateway.errors import ClientGone
-
 
 class Hangup:
-    """Use as `async with Hangup(receive) as hangup` after the body has been read."""
+    """Watches for the current task, from when the body has been read until `stop`."""
 
     def __init__(self, receive: Receive) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._cancels_before = task.cancelling()
         self._receive = receive
+        self._happened = False
+        self._watch()
 
-    async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._wait())
-        return self
+    def cut_off(self) -> None:
+        """Go on as if the client had hung up."""
+        if not self._happened:
+            self._happened = True
+            self._task.cancel()
 
-    async def __aexit__(self, *exc: object) -> None:
-        self._task.cancel()
+    def explains_cancel(self) -> bool:
+        """Whether the CancelledError that was just caught is of our making alone; it is over then."""
+        return self._happened and self._task.uncancel() <= self._cancels_before
 
-    @contextmanager
-    def cancels(self) -> Generator[None]:
-        """Inside, a hang-up cancels the current task; what leaves is ClientGone. As `asyncio.timeout` does it."""
-        current = asyncio.current_task()
-        assert current is not None
-        if self._task.done():
-            raise ClientGone("The client closed the connection.")
-        before, gone = current.cancelling(), False
+    def stop(self) -> None:
+        self._message.remove_done_callback(self._told)
+        self._message.cancel()
 
-        def cancel(_: "asyncio.Task[None]") -> None:
-            nonlocal gone
-            gone = True
-            current.cancel()
+    def _watch(self) -> None:
+        self._message: asyncio.Future[Any] = asyncio.ensure_future(self._receive())
+        self._message.add_done_callback(self._told)
 
-        self._task.add_done_callback(cancel)
-        try:
-            yield
-        except asyncio.CancelledError:
-            if gone and current.uncancel() <= before:
-                raise ClientGone("The client closed the connection.") from None
-            raise
-        finally:
-            self._task.remove_done_callback(cancel)
-
-    async def _wait(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+    def _told(self, message: "asyncio.Future[Any]") -> None:
+        if message.cancelled() or message.exception() is not None or message.result()["type"] == "http.disconnect":
+            self.cut_off()
+        else:
+            self._watch()

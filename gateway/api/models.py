@@ -27,7 +27,7 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
 
 @get("/v1/models")
 async def list_models(request: Request[Any, Any, Any], services: NamedDependency[Services]) -> Response[bytes]:
-    principal = await guards.caller(request, services)
+    principal = await guards.caller(request.scope, services)
     return _json(ModelList(data=_ready(services, principal)))
 
 
@@ -35,7 +35,7 @@ async def list_models(request: Request[Any, Any, Any], services: NamedDependency
 async def get_model(
     request: Request[Any, Any, Any], services: NamedDependency[Services], name: FromPath[str]
 ) -> Response[bytes]:
-    principal = await guards.caller(request, services)
+    principal = await guards.caller(request.scope, services)
     wanted = name.removeprefix("/")
     for model in _ready(services, principal):
         if model.id == wanted:

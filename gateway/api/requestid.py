@@ -17,6 +17,7 @@ from gateway.auth import keys
 from shared.ids import uuid7
 
 STATE_KEY = "request_id"
+REQUEST_HEADER: Final = b"x-request-id"
 
 _CLIENT_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -31,13 +32,16 @@ def request_id(scope: Scope) -> UUID:
 
 def client_id(scope: Scope) -> str | None:
     """What the client calls its request, without secrets; None unless it sent one id of harmless characters."""
-    sent = headers.values(scope, b"x-request-id")
+    sent = headers.values(scope, REQUEST_HEADER)
     return keys.redact(sent[0]) if len(sent) == 1 and _CLIENT_ID.fullmatch(sent[0]) else None
 
 
+def header_lines(request: str, trace: str) -> list[tuple[bytes, bytes]]:
+    return [(REQUEST_HEADER, request.encode()), (b"x-trace-id", trace.encode())]
+
+
 async def add_header(message: Message, scope: Scope) -> None:
-    """A `before_send` hook."""
-    if message["type"] == "http.response.start":
-        request = (b"x-request-id", str(request_id(scope)).encode())
-        trace = (b"x-trace-id", tracing.trace_id(scope).encode())
-        message["headers"] = [*message["headers"], request, trace]
+    """A `before_send` hook, for answers that do not tell their id themselves."""
+    if message["type"] == "http.response.start" and all(name != REQUEST_HEADER for name, _ in message["headers"]):
+        told = header_lines(str(request_id(scope)), tracing.trace_id(scope))
+        message["headers"] = [*message["headers"], *told]

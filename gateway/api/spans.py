@@ -5,36 +5,22 @@ ours that begin with `forebay.`. Invariant: ids, counts, words of ours and names
 of a client's.
 """
 
-from collections.abc import Generator
-from contextlib import contextmanager
-from time import monotonic
+from collections.abc import Iterator
 from typing import Final
 
 from gateway.api import errors
 from gateway.api.exchange import Exchange
 from gateway.api.visit import GONE, OK, Visit
 from gateway.errors import ClientGone, GatewayError
-from shared.trace import Span, Tracer, Value
+from shared.trace import Span, Value
 
 PROVIDER: Final = "forebay"
 
 
-@contextmanager
-def recorded(visit: Visit, tracer: Tracer, *, path: str, operation: str) -> Generator[None]:
-    """Tell `tracer` of the request that is served inside, once it has ended."""
-    error: BaseException | None = None
-    try:
-        yield
-    except BaseException as raised:
-        error = raised
-        raise
-    finally:
-        tracer.record(_spans(visit, error, path=path, operation=operation, now_s=monotonic()))
-
-
-def _spans(visit: Visit, error: BaseException | None, *, path: str, operation: str, now_s: float) -> Generator[Span]:
+def spans(visit: Visit, error: BaseException | None, *, path: str, operation: str, now_s: float) -> Iterator[Span]:
+    """Of a sampled request, once it has ended; `error` is what was raised."""
     outcome = visit.outcome if error is None else errors.outcome(error)
-    status = 200 if error is None else _status(error)
+    status = 200 if error is None or visit.answering else _status(error)
     failed = status is not None and (status >= 500 or (status == 200 and outcome not in {OK, GONE}))
     fault = outcome if failed else None
     yield Span(
@@ -87,7 +73,7 @@ def _served(visit: Visit, path: str, status: int | None, outcome: str) -> dict[s
         "http.route": path,
         "url.path": path,
         "url.scheme": "http",
-        "forebay.request.id": str(visit.request_id),
+        "forebay.request.id": visit.request,
         "forebay.outcome": outcome,
     }
     if status is not None:
@@ -103,7 +89,7 @@ def _inferred(visit: Visit, exchange: Exchange, outcome: str) -> dict[str, Value
         "gen_ai.provider.name": PROVIDER,
         "gen_ai.request.model": visit.model,
         "gen_ai.response.model": visit.model,
-        "gen_ai.response.id": str(visit.request_id),
+        "gen_ai.response.id": visit.request,
         "gen_ai.request.stream": visit.stream,
         "gen_ai.request.choice.count": exchange.choices,
         "gen_ai.request.max_tokens": exchange.max_tokens,

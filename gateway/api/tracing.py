@@ -11,7 +11,7 @@ from litestar.types import Scope
 from gateway import headers
 from gateway.auth import keys
 from shared import traceparent
-from shared.trace import Off, Tracer
+from shared.trace import Off
 from shared.traceparent import Context
 
 STATE_KEY: Final = "trace"
@@ -26,15 +26,9 @@ def caller(scope: Scope) -> Context | None:
     return traceparent.parse(parents, states if all(keys.redact(line) == line for line in states) else ())
 
 
-def begin(scope: Scope, parent: Context | None, tracer: Tracer) -> Context:
-    """The request's own context. It may be sampled only if `tracer` says so, and whoever begins it records its span."""
-    begun = scope["state"][STATE_KEY] = tracer.begin(parent)
-    return begun
-
-
 def trace_id(scope: Scope) -> str:
     """The id of the trace that `scope`'s request belongs to."""
     state = scope["state"]
     if STATE_KEY not in state:
-        begin(scope, caller(scope), Off())
+        state[STATE_KEY] = Off().begin(caller(scope))
     return cast("Context", state[STATE_KEY]).trace

@@ -1,20 +1,24 @@
 """What is remembered of one request for its line in the log and its count in the metrics.
 
-Entered with the request's first line and left after its last byte, whether that is a refusal, an answer or the end
-of a stream, so each request is logged once and counted once. Never a prompt, an answer or a key.
+Made with the request's first line and ended after its work, whether that came to a refusal, an answer or the end of a
+stream, so each request is logged once and counted once. Never a prompt, an answer or a key.
 """
 
 from dataclasses import dataclass, field
 from time import monotonic
-from types import TracebackType
 from typing import Final, Self
 from uuid import UUID
 
-from gateway.api import errors
+from litestar.types import Scope
+
+from gateway.api import errors, tracing
 from gateway.api.exchange import Exchange
+from gateway.api.requestid import client_id
 from gateway.errors import ClientGone, GatewayError
 from gateway.metrics import UNKNOWN_MODEL, Metrics
 from shared import log
+from shared.ids import uuid7
+from shared.trace import Tracer
 from shared.traceparent import Context
 
 OK: Final = "ok"
@@ -27,38 +31,43 @@ logger = log.get("gateway.api")
 class Visit:
     """`outcome` stands until somebody knows better: a stream that nobody finished was left by its client."""
 
-    request_id: UUID
     metrics: Metrics
     trace: Context
     caller: Context | None = None
     client_request: str | None = None
+    request_id: UUID = field(default_factory=uuid7)
     arrived_s: float = field(default_factory=monotonic)
     tenant: str | None = None
     model: str = UNKNOWN_MODEL
     stream: bool = False
+    answering: bool = False  # headers have been sent: no status is left to tell an error by
     asked_s: float | None = None  # of the limits
     admitted_s: float | None = None
     exchange: Exchange | None = None
     outcome: str = GONE
+    request: str = field(init=False)  # its id, as it is written
     inference: Context = field(init=False)  # what workers do for it
 
     def __post_init__(self) -> None:
+        self.request = str(self.request_id)
         self.inference = self.trace.child()
+
+    @classmethod
+    def begin(cls, scope: Scope, metrics: Metrics, tracer: Tracer) -> Self:
+        caller = tracing.caller(scope)
+        return cls(metrics, tracer.begin(caller), caller, client_id(scope))
 
     def tokens_used(self) -> int:
         return 0 if self.exchange is None else self.exchange.tokens_used
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+    def end(self, error: BaseException | None = None) -> None:
         if error is not None:
             self.outcome = errors.outcome(error)
         self.metrics.requests.labels(self.model, self.outcome).inc()
         broken = isinstance(error, GatewayError) and error.status >= 500
         (logger.warning if broken else logger.info)(
             "request.finished",
-            request=str(self.request_id),
+            request=self.request,
             trace=self.trace.trace,
             client_request=self.client_request,
             tenant=self.tenant,

@@ -1,8 +1,8 @@
 """Who may do what. Handlers call these first, before they look at a body."""
 
-from typing import Any, Final
+from typing import Final
 
-from litestar import Request
+from litestar.types import Scope
 
 from gateway import headers
 from gateway.auth import address
@@ -17,29 +17,29 @@ ADMIN_READ: Final = "admin:read"
 ONLY_INFERENCE: Final = frozenset({INFERENCE})
 
 
-async def caller(request: Request[Any, Any, Any], services: Services) -> Principal:
+async def caller(scope: Scope, services: Services) -> Principal:
     """Whoever the Authorization header names, from where that key may be used. Raises InvalidKey, Unavailable,
     Forbidden.
     """
-    principal = await services.principals.resolve(headers.values(request.scope, b"authorization"))
-    if principal.networks is not None and not address.is_in(origin(request, services), principal.networks):
+    principal = await services.principals.resolve(headers.values(scope, b"authorization"))
+    if principal.networks is not None and not address.is_in(origin(scope, services), principal.networks):
         raise Forbidden("This API key may not be used from your address.", code="ip_not_authorized")
     return principal
 
 
-async def inference(request: Request[Any, Any, Any], services: Services) -> Principal:
+async def inference(scope: Scope, services: Services) -> Principal:
     """A caller that may use models. Raises InvalidKey, Unavailable, Forbidden."""
-    principal = await caller(request, services)
+    principal = await caller(scope, services)
     if principal.scopes != ONLY_INFERENCE:
         raise Forbidden("An admin key cannot call models; use a tenant's key.")
     return principal
 
 
-async def administrator(request: Request[Any, Any, Any], services: Services, *, changes: bool) -> Principal:
+async def administrator(scope: Scope, services: Services, *, changes: bool) -> Principal:
     """A caller that may read what administrators see and, if it `changes` something, change it. Raises InvalidKey,
     Unavailable, Forbidden.
     """
-    principal = await caller(request, services)
+    principal = await caller(scope, services)
     if ADMIN not in principal.scopes and (changes or ADMIN_READ not in principal.scopes):
         raise Forbidden(
             "This API key may not administer." if not changes else "This API key may not change anything here."
@@ -47,7 +47,7 @@ async def administrator(request: Request[Any, Any, Any], services: Services, *, 
     return principal
 
 
-def origin(request: Request[Any, Any, Any], services: Services) -> Address | None:
-    peer = request.scope.get("client")
-    forwarded = headers.values(request.scope, b"x-forwarded-for")
+def origin(scope: Scope, services: Services) -> Address | None:
+    peer = scope.get("client")
+    forwarded = headers.values(scope, b"x-forwarded-for")
     return address.client(peer[0] if peer else "", forwarded, services.settings.trusted_networks)

@@ -39,7 +39,10 @@ class Attempt:
         self.error: GatewayError | None = None
         self.left: wire.CancelReason | None = None
         self.billed_here = False
-        self.publishing: asyncio.Task[None] | None = None
+        self.publishing: asyncio.Future[None] | None = (
+            None  # done when its place in the queue is known, or never will be
+        )
+        self.timer: asyncio.TimerHandle | None = None  # until it has waited, or run, for as long as it may
         self.answered = asyncio.Event()  # bound, failed or over: whoever opened it can go on
         self.bound = asyncio.Event()  # or over
         self.readable = asyncio.Event()

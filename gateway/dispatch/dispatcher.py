@@ -8,7 +8,8 @@ its way or has a worker that will write it, however `open` is left.
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Self
 
 import msgspec
@@ -72,7 +73,7 @@ class Dispatcher:
         self._tasks = Tasks("dispatch")
         self._inbox = Inbox()
         self.overload = Overload(self.fleet, random=random.random)
-        self._publication = Publication(self.bus, self._queue, self.limits, self._clock)
+        self._publication = Publication(self.bus, self._queue, self._tasks, self.limits, self._clock)
         self._endings = Endings(
             gateway=self.gateway_id,
             bus=self.bus,
@@ -147,13 +148,11 @@ class Dispatcher:
         """Refuses what `open` would refuse for load, before anything is reserved. Raises QueueFull, Unavailable."""
         self.overload.check_load(job, pool, terms, self._clock.monotonic())
 
-    @contextlib.asynccontextmanager
-    async def open(self, job: wire.Job, *, pool: str, terms: Terms, run_s: float) -> AsyncGenerator[RequestStream]:
-        """Publish a job, wait until a worker has accepted it, and yield its output. `terms` count from now.
+    async def open(self, job: wire.Job, *, pool: str, terms: Terms, run_s: float) -> RequestStream:
+        """Publish a job and wait until a worker has accepted it; the caller leaves its stream. `terms` count from now.
 
-        Entering raises BodyTooLarge, QueueFull, Unavailable, DeadlineExceeded (nobody took it in time), InvalidRequest
-        (the worker can never hold it), RequestFailed, WorkerLost. Leaving before the end cancels the
-        attempt and waits a moment for the worker's counts, so that `completion_tokens` is what will be billed.
+        Raises BodyTooLarge, QueueFull, Unavailable, DeadlineExceeded (nobody took it in time), InvalidRequest
+        (the worker can never hold it), RequestFailed, WorkerLost.
         """
         assert job.gateway == self.gateway_id, "the answer would go elsewhere"
         if len(self._inbox) >= self.limits.attempts_max:
@@ -165,72 +164,62 @@ class Dispatcher:
         self.overload.check(job, pool, terms, now)
         self._inbox.add(attempt)
         try:
-            with self.overload.queues.holding(job, pool):
-                await self._publish(attempt, terms)
-                await self._wait_answered(attempt, terms)
-            timer = asyncio.get_running_loop().call_later(run_s, self._run_out, attempt)
-            try:
-                yield RequestStream(attempt)
-            finally:
-                timer.cancel()
-        finally:
+            await self._start(attempt, terms)
+        except BaseException:
             await self._leave(attempt)
-            if attempt.sampled:
-                self._tracer.record(spans(attempt, self._clock.monotonic()))
-            if attempt.worker is not None:
-                self.fleet.ended(attempt.worker, job)
+            raise
+        attempt.timer = asyncio.get_running_loop().call_later(run_s, self._run_out, attempt)
+        return RequestStream(attempt, self._leave)
 
     # -- the stages of one attempt
 
-    async def _publish(self, attempt: Attempt, terms: Terms) -> None:
-        # Shielded: if the client leaves now, the sequence number is still learnt, and the job can be taken back.
-        attempt.publishing = self._tasks.spawn(
-            self._publish_noting_errors(attempt, terms), "publish", request=attempt.request, trace=attempt.trace
-        )
-        await asyncio.shield(attempt.publishing)
-        if attempt.error is not None and attempt.worker is None:
-            raise attempt.error
-
-    async def _publish_noting_errors(self, attempt: Attempt, terms: Terms) -> None:
-        try:
-            await self._publication.publish(attempt)
-        except Unavailable as error:
-            attempt.fail(error)  # it may have been stored: leaving it finds out
-        except GatewayError as error:
-            if isinstance(error, QueueFull):
-                now = self._clock.monotonic()
-                error.retry_after_ms = self.overload.advice_ms(attempt.job, attempt.pool, terms, now)
-            attempt.fail(error)
-            self._endings.never_ran(attempt, "error")
-
-    async def _wait_answered(self, attempt: Attempt, terms: Terms) -> None:
+    async def _start(self, attempt: Attempt, terms: Terms) -> None:
+        """Until a worker has it. Raises GatewayError."""
         waited_s = self._clock.monotonic() - attempt.opened_at
-        left_s = terms.patience_s - waited_s - self.limits.shed_early_s
-        try:
-            async with asyncio.timeout(max(left_s, 0.0)):
-                await attempt.answered.wait()
-        except TimeoutError:
-            error = self.overload.late(attempt.job, attempt.pool, terms, self._clock.monotonic())
-            # Shielded: a job that has been taken back is closed, though the client leaves just then.
-            shedding = self._endings.shed(attempt, error)
-            await asyncio.shield(self._tasks.spawn(shedding, "shed", request=attempt.request, trace=attempt.trace))
-            await attempt.answered.wait()  # by the worker that was quicker, if one was
+        left_s = max(terms.patience_s - waited_s - self.limits.shed_early_s, 0.0)
+        attempt.timer = asyncio.get_running_loop().call_later(left_s, self._shed, attempt, terms)
+        with self.overload.queues.holding(attempt.job, attempt.pool):
+            self._publication.begin(attempt, partial(self._not_published, attempt, terms))
+            await attempt.answered.wait()
+        attempt.timer.cancel()
         if attempt.worker is not None:
             self.fleet.accepted(attempt.worker, attempt.job)
         if attempt.error is not None and not any(attempt.tokens):
             raise attempt.error
+
+    def _not_published(self, attempt: Attempt, terms: Terms, error: GatewayError) -> None:
+        if isinstance(error, QueueFull):
+            now = self._clock.monotonic()
+            error.retry_after_ms = self.overload.advice_ms(attempt.job, attempt.pool, terms, now)
+        attempt.fail(error)
+        if not isinstance(error, Unavailable):  # otherwise it may have been stored: leaving it finds out
+            self._endings.never_ran(attempt, "error")
+
+    def _shed(self, attempt: Attempt, terms: Terms) -> None:
+        """Nobody took it in time: it is answered when it has been taken back, or by a worker that is quicker."""
+        error = self.overload.late(attempt.job, attempt.pool, terms, self._clock.monotonic())
+        shedding = self._endings.shed(attempt, error)
+        self._tasks.spawn(shedding, "shed", request=attempt.request, trace=attempt.trace)
 
     def _run_out(self, attempt: Attempt) -> None:
         attempt.fail(DeadlineExceeded("The request exceeded its running time."))
         self._endings.leave(attempt, "deadline")
 
     async def _leave(self, attempt: Attempt) -> None:
-        if attempt.over.is_set():
-            return
-        self._endings.leave(attempt, "client")
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.limits.leave_wait_s):
-                await attempt.over.wait()
+        """Cancel it unless it has ended, and wait a moment for the worker's counts: what will be billed."""
+        if attempt.timer is not None:
+            attempt.timer.cancel()
+        try:
+            if not attempt.over.is_set():
+                self._endings.leave(attempt, "client")
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self.limits.leave_wait_s):
+                        await attempt.over.wait()
+        finally:
+            if attempt.sampled:
+                self._tracer.record(spans(attempt, self._clock.monotonic()))
+            if attempt.worker is not None:
+                self.fleet.ended(attempt.worker, attempt.job)
 
     @property
     def _awaits_repeats(self) -> bool:

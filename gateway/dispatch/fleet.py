@@ -6,6 +6,7 @@ names those that are wanted, `put_card` brings them. Invariant: a model is liste
 beats is ready to take work for it, and only once its card is here.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -57,24 +58,18 @@ class FleetView:
         self._lost: set[str] = set()
         self._cards: dict[str, wire.ModelCard] = {}
         self._since: dict[str, _SinceBeat] = {}
+        self._ready_beats: list[wire.WorkerBeat] | None = None  # of workers that take work; None: to be looked up
+        self._models: dict[str, ModelInfo] | None = None  # that they serve, by name; likewise
 
     # -- questions
 
     def models(self) -> list[ModelInfo]:
         """Models with a ready worker, by name."""
-        names = sorted({beat.model for beat in self._ready()})
-        return [info for name in names if (info := self.find(name)) is not None]
+        return [model for _, model in sorted(self._served().items())]
 
     def find(self, name: str) -> ModelInfo | None:
         """The model of that name with the most ready workers, should there be two revisions."""
-        votes: dict[tuple[str, str], int] = {}
-        for beat in self._ready():
-            if beat.model == name:
-                votes[beat.card, beat.pool] = votes.get((beat.card, beat.pool), 0) + 1
-        if not votes:
-            return None
-        digest, pool = max(votes, key=lambda revision: (votes[revision], revision))
-        return ModelInfo(name=name, digest=digest, pool=pool)
+        return self._served().get(name)
 
     def card(self, name: str) -> wire.ModelCard | None:
         info = self.find(name)
@@ -123,6 +118,7 @@ class FleetView:
         self._since[beat.worker] = _SinceBeat()
         if beat.healthy:
             self._lost.discard(beat.worker)
+        self._changed()
 
     def accepted(self, worker: str, job: wire.Job) -> None:
         """The worker has taken this on. Its next beat will know."""
@@ -136,6 +132,7 @@ class FleetView:
 
     def put_card(self, digest: str, card: wire.ModelCard) -> None:
         self._cards[digest] = card
+        self._changed()
 
     def hanging(self) -> list[str]:
         """Workers whose last beat said that their engine hangs."""
@@ -149,6 +146,7 @@ class FleetView:
         for worker in list(self._lost):
             if self.silence.silent_s(worker, now) > FORGET_S:
                 self._forget(worker)
+        self._changed()
         return lost
 
     def _state(self, beat: wire.WorkerBeat) -> WorkerState:
@@ -159,7 +157,23 @@ class FleetView:
         return "ready" if beat.ready else "unready"
 
     def _ready(self) -> list[wire.WorkerBeat]:
-        return [beat for beat in self.workers() if beat.ready and not beat.draining and beat.card in self._cards]
+        if self._ready_beats is None:
+            self._ready_beats = [
+                beat for beat in self.workers() if beat.ready and not beat.draining and beat.card in self._cards
+            ]
+        return self._ready_beats
+
+    def _served(self) -> dict[str, ModelInfo]:
+        if self._models is None:
+            votes = Counter((beat.model, beat.card, beat.pool) for beat in self._ready())
+            fewest_first = sorted(votes, key=lambda revision: (votes[revision], revision))
+            self._models = {name: ModelInfo(name=name, digest=card, pool=pool) for name, card, pool in fewest_first}
+        return self._models
+
+    def _changed(self) -> None:
+        """Requests ask far more often than beats come."""
+        self._ready_beats = None
+        self._models = None
 
     def _forget(self, worker: str) -> None:
         self.silence.forget(worker)

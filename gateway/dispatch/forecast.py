@@ -31,61 +31,71 @@ class Forecast:
         return self.added_s + self.own_s
 
 
+@dataclass(slots=True)
+class _Pool:
+    """All members as one, as a request of one tier finds them."""
+
+    places: float = 0.0  # free ones, and those of less urgent sequences, which give way
+    tokens: float = 0.0  # likewise
+    running: int = 0
+    held: int = 0
+    finishing_per_s: float = 0.0  # sequences whose places come to this tier
+    prompt_tokens_left: float = 0.0
+    cached_share: float = 0.0  # summed, as the next
+    prompt_tokens_per_s: float = 0.0
+    measured: int = 0  # members that know it
+
+    def add(self, member: Member, tier: int) -> None:
+        load, since = member.load, member.since
+        more_urgent = same = less_urgent = waiting = 0
+        for work in load.tiers:
+            if work.tier > tier:
+                less_urgent += work.running
+                continue
+            waiting += work.waiting
+            if work.tier < tier:
+                more_urgent += work.running
+            else:
+                same += work.running
+        running = more_urgent + same + less_urgent
+        self.places += min(load.places - more_urgent - same - waiting - since.sequences, load.places)
+        self.tokens += load.tokens_free - since.tokens
+        self.running += running
+        self.held += load.tokens_held
+        self.prompt_tokens_left += load.prompt_tokens_left + since.tokens
+        self.cached_share += load.cached_share
+        if load.prompt_tokens_per_s > 0:
+            self.prompt_tokens_per_s += load.prompt_tokens_per_s
+            self.measured += 1
+        if running:
+            self.tokens += load.tokens_held * less_urgent / running
+            if load.step_s > 0 and load.output_tokens_mean > 0:
+                share = max(1 - more_urgent / running, load.floor_share)
+                self.finishing_per_s += share * running / (load.step_s * load.output_tokens_mean)
+
+    def room_s(self, wanted: Work) -> float | None:
+        """Until there is room for all that is wanted. None if there is none and nobody knows when some comes free."""
+        missing = max(wanted.sequences - self.places, 0.0)
+        if wanted.tokens > self.tokens and self.held:
+            missing = max(missing, (wanted.tokens - self.tokens) * self.running / self.held)
+        if missing <= 0:
+            return 0.0
+        return missing / self.finishing_per_s if self.finishing_per_s > 0 else None
+
+
 def forecast(members: Sequence[Member], *, tier: int, ahead: Work, own: Work) -> Forecast | None:
     """None when it cannot be told."""
     if not members:
         return None
-    room_s = _room_s(members, tier, ahead + own)
+    pool = _Pool()
+    for member in members:
+        pool.add(member, tier)
+    room_s = pool.room_s(ahead + own)
     if room_s is None:
         return None
-    rates = [member.load.prompt_tokens_per_s for member in members if member.load.prompt_tokens_per_s > 0]
-    if not rates:
+    if not pool.measured:
         return Forecast(room_s, 0.0)
-    rate = sum(rates) / len(rates)  # of one worker; who has not been measured is taken for like the others
-    fresh = 1 - sum(member.load.cached_share for member in members) / len(members)
-    left = sum(member.load.prompt_tokens_left + member.since.tokens for member in members)
-    prompts_s = (left + ahead.tokens) * fresh / (rate * len(members))
+    rate = pool.prompt_tokens_per_s / pool.measured  # of one worker; who has not been measured is like the others
+    fresh = 1 - pool.cached_share / len(members)
+    prompts_s = (pool.prompt_tokens_left + ahead.tokens) * fresh / (rate * len(members))
     return Forecast(max(room_s, prompts_s), own.tokens * fresh / rate)
-
-
-def _room_s(members: Sequence[Member], tier: int, wanted: Work) -> float | None:
-    """Until there is room for all that is wanted. None if there is none and nobody knows how soon some comes free."""
-    places = sum(_places(member, tier) for member in members)
-    tokens = sum(_tokens(member, tier) for member in members)
-    held = sum(member.load.tokens_held for member in members)
-    running = sum(_running(member.load) for member in members)
-    missing = max(wanted.sequences - places, 0.0)
-    if wanted.tokens > tokens and held:
-        missing = max(missing, (wanted.tokens - tokens) * running / held)
-    if missing <= 0:
-        return 0.0
-    finishing_per_s = sum(_finishing_per_s(member.load, tier) for member in members)
-    return missing / finishing_per_s if finishing_per_s > 0 else None
-
-
-def _places(member: Member, tier: int) -> float:
-    """Free ones, and those of less urgent sequences, which give way."""
-    taken = sum(work.running + work.waiting for work in member.load.tiers if work.tier <= tier)
-    return min(member.load.places - taken - member.since.sequences, member.load.places)
-
-
-def _tokens(member: Member, tier: int) -> float:
-    load = member.load
-    running = _running(load)
-    less_urgent = sum(work.running for work in load.tiers if work.tier > tier)
-    gained = load.tokens_held * less_urgent / running if running else 0.0
-    return load.tokens_free + gained - member.since.tokens
-
-
-def _finishing_per_s(load: wire.WorkerLoad, tier: int) -> float:
-    """Sequences whose places come to this tier."""
-    running = _running(load)
-    if not running or load.step_s <= 0 or load.output_tokens_mean <= 0:
-        return 0.0
-    more_urgent = sum(work.running for work in load.tiers if work.tier < tier)
-    share = max(1 - more_urgent / running, load.floor_share)
-    return share * running / (load.step_s * load.output_tokens_mean)
-
-
-def _running(load: wire.WorkerLoad) -> int:
-    return sum(work.running for work in load.tiers)

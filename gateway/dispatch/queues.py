@@ -5,8 +5,7 @@ has accepted it or it has left, so that requests that arrive together see each o
 """
 
 import math
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -57,22 +56,33 @@ class _Said:
     rows: tuple[wire.QueuedWork, ...]
 
 
+class _Holding:
+    __slots__ = ("_tenant", "_tenants", "_work")
+
+    def __init__(self, tenants: dict[str, Work], tenant: str, work: Work) -> None:
+        self._tenants = tenants
+        self._tenant = tenant
+        self._work = work
+
+    def __enter__(self) -> None:
+        self._tenants[self._tenant] = self._tenants.get(self._tenant, NOTHING) + self._work
+
+    def __exit__(self, *_: object) -> None:
+        left = self._tenants[self._tenant] - self._work
+        if left.requests:
+            self._tenants[self._tenant] = left
+        else:
+            del self._tenants[self._tenant]
+
+
 class Queues:
     def __init__(self) -> None:
         self._own: dict[Queue, dict[str, Work]] = {}
         self._said: dict[str, _Said] = {}
 
-    @contextmanager
-    def holding(self, job: wire.Job, pool: str) -> Generator[None]:
+    def holding(self, job: wire.Job, pool: str) -> "_Holding":
         """While inside, the job waits."""
-        tenants = self._own.setdefault((pool, job.tier), {})
-        tenants[job.tenant] = tenants.get(job.tenant, NOTHING) + work_of(job)
-        try:
-            yield
-        finally:
-            tenants[job.tenant] -= work_of(job)
-            if not tenants[job.tenant].requests:
-                del tenants[job.tenant]
+        return _Holding(self._own.setdefault((pool, job.tier), {}), job.tenant, work_of(job))
 
     def heard(self, beat: wire.GatewayBeat, now: float) -> None:
         """What another gateway says of its own queues."""
@@ -120,8 +130,9 @@ class Queues:
         """What is served before a new job: all of more urgent tiers; what its tenant has waiting (left out if `alone`);
         and of every other tenant of its tier as much as of its own, since they take turns.
         """
-        more_urgent = [tier for queue_pool, tier in self.known(now) if queue_pool == pool and tier < job.tier]
-        work = added(self.total(pool, tier, now) for tier in more_urgent)
+        work = NOTHING
+        for tier in range(job.tier):
+            work += self.total(pool, tier, now)
         peers = self.waiting(pool, job.tier, now)
         own = peers.pop(job.tenant, NOTHING)
         own = NOTHING if alone else own

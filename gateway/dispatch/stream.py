@@ -1,23 +1,21 @@
-"""The reader's view of one attempt: an iterator over chunks that are in order and complete.
+"""The reader's view of one attempt: chunks that are in order and complete.
 
 Owns nothing but the waiting. The run deadline and all ends come from the attempt.
 """
 
-from typing import Self
+from collections.abc import Awaitable, Callable
 
 from gateway.dispatch.attempt import Attempt
 from shared import wire
 
 
 class RequestStream:
-    """Async iterator over non-empty lists of chunks. Ends after the worker's End.
+    """Of an attempt that a worker has accepted. `leave` is called once, whenever the reader is done."""
 
-    Raises out of `__anext__`, after all chunks that arrived: WorkerLost, RequestFailed, DeadlineExceeded, Unavailable
-    (NATS away for too long, or the worker was shut down).
-    """
-
-    def __init__(self, attempt: Attempt) -> None:
+    def __init__(self, attempt: Attempt, leave: Callable[[Attempt], Awaitable[None]]) -> None:
         self._attempt = attempt
+        self._leave = leave
+        self._left = False
 
     @property
     def worker(self) -> str:
@@ -42,10 +40,12 @@ class RequestStream:
         """Over all choices: what has arrived, and the worker's count once it has ended."""
         return self._attempt.completion_tokens
 
-    def __aiter__(self) -> Self:
-        return self
+    async def next(self) -> list[wire.Chunk]:
+        """Chunks that have come, or will; none after the worker's End.
 
-    async def __anext__(self) -> list[wire.Chunk]:
+        Raises, after all chunks that arrived, WorkerLost, RequestFailed, DeadlineExceeded, Unavailable (NATS away for
+        too long, or the worker was shut down).
+        """
         attempt = self._attempt
         while True:
             chunks = attempt.take()
@@ -54,5 +54,11 @@ class RequestStream:
             if attempt.error is not None:
                 raise attempt.error
             if attempt.end is not None:
-                raise StopAsyncIteration
+                return []
             await attempt.readable.wait()
+
+    async def leave(self) -> None:
+        """Cancel the attempt unless it has ended. Idempotent."""
+        if not self._left:
+            self._left = True
+            await self._leave(self._attempt)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -196,14 +196,22 @@ def job(
     )
 
 
-def opened(
+@contextlib.asynccontextmanager
+async def opened(
     dispatcher: Dispatcher, wanted: wire.Job, *, wait_s: float = 5.0, run_s: float = 60.0, **terms: float | None
-):
-    return dispatcher.open(wanted, pool="default", terms=Terms(wait_s=wait_s, **terms), run_s=run_s)
+) -> AsyncGenerator[RequestStream]:
+    stream = await dispatcher.open(wanted, pool="default", terms=Terms(wait_s=wait_s, **terms), run_s=run_s)
+    try:
+        yield stream
+    finally:
+        await stream.leave()
 
 
 async def read(stream: RequestStream) -> list[wire.Chunk]:
-    return [chunk async for chunks in stream for chunk in chunks]
+    found: list[wire.Chunk] = []
+    while chunks := await stream.next():
+        found += chunks
+    return found
 
 
 async def usage(url: str, *, expected: int, timeout_s: float = 10.0) -> list[wire.UsageEvent]:

@@ -71,11 +71,12 @@ class TestWhoMay:
 async def test_a_gateway_that_is_full_of_requests_can_still_be_told_what_to_refuse(database_url: str) -> None:
     async with administered(database_url, requests_open_max=1) as gateway:
         await make_tenant(gateway)
-        with gateway.services.gate.place():
-            body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
-            assert (await gateway.post("/v1/chat/completions", body)).status == 503
-            suspended = await call(gateway, "PATCH", "/tenants/acme", {"status": "suspended"})
-            assert suspended.status == 200
+        gateway.services.gate.enter()
+        body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
+        assert (await gateway.post("/v1/chat/completions", body)).status == 503
+        suspended = await call(gateway, "PATCH", "/tenants/acme", {"status": "suspended"})
+        assert suspended.status == 200
+        gateway.services.gate.leave()
 
 
 class TestTenants:

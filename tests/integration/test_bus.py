@@ -134,7 +134,7 @@ async def test_each_role_may_do_its_work(guarded_server: services.NatsServer) ->
         async with opened(dispatcher, job(dispatcher)) as stream:
             await read(stream)
         async with opened(dispatcher, job(dispatcher, max_tokens=2000)) as stream:
-            await anext(stream)
+            await stream.next()
         await dispatcher.ready()
         await asyncio.sleep(1.2)  # a roll and several beats
         assert len(await usage(url(server, "admin"), expected=2)) == 2

@@ -17,7 +17,7 @@ async def test_leaving_a_running_request_frees_its_blocks_and_bills_what_ran(nat
         await ready(dispatcher)
         got = 0
         async with opened(dispatcher, job(dispatcher, max_tokens=CONTEXT, prompt=20)) as stream:
-            async for chunks in stream:
+            while chunks := await stream.next():
                 got += len(tokens(chunks))
                 if got >= 10:
                     break
@@ -36,7 +36,7 @@ async def test_a_queued_request_is_taken_back(nats_server: services.NatsServer) 
         workers.start(sequences_max=1)
         await ready(dispatcher)
         async with opened(dispatcher, job(dispatcher, max_tokens=CONTEXT)) as running:
-            await anext(running)
+            await running.next()
             waiting = asyncio.create_task(_read_all(dispatcher, job(dispatcher)))
             await until_queued(dispatcher, 1)
             waiting.cancel()

@@ -6,7 +6,7 @@ import msgspec
 
 from shared import subjects, wire
 from shared.bus import Bus, BusUnavailable
-from shared.jobs import JobQueue
+from shared.jobs import JobQueue, publication
 from tests import services
 from tests.integration.fleet import CONTEXT, card, fleet, gateway, job, opened, read, ready, tokens, until, usage
 
@@ -59,7 +59,7 @@ async def test_tenants_take_turns(nats_server: services.NatsServer) -> None:
                 await read(stream)
 
         async with opened(dispatcher, job(dispatcher, tenant="first", max_tokens=CONTEXT)) as blocker:
-            await anext(blocker)
+            await blocker.next()
             flood = [asyncio.create_task(ask("flood")) for _ in range(10)]
             await asyncio.sleep(0.1)
             modest = [asyncio.create_task(ask("modest")) for _ in range(2)]
@@ -80,7 +80,7 @@ async def test_the_more_urgent_tier_is_claimed_first(nats_server: services.NatsS
                 await read(stream)
 
         async with opened(dispatcher, job(dispatcher, max_tokens=CONTEXT)) as blocker:
-            await anext(blocker)
+            await blocker.next()
             late = [asyncio.create_task(ask(2)) for _ in range(4)]
             await asyncio.sleep(0.1)
             urgent = [asyncio.create_task(ask(0)) for _ in range(4)]
@@ -96,7 +96,7 @@ async def test_a_job_for_another_model_card_is_left_alone(nats_server: services.
         foreign = msgspec.structs.replace(job(dispatcher, model="one"), card="f" * 64)
         queue = JobQueue(dispatcher.bus)
         sequence = await queue.publish(
-            "default", 0, foreign.tenant, wire.encode(foreign), msg_id="foreign", ttl_s=60, timeout_s=2
+            publication("default", 0, foreign.tenant, wire.encode(foreign), msg_id="foreign", ttl_s=60), timeout_s=2
         )
         # Ours is behind it, on the same subject, and is found all the same.
         async with opened(dispatcher, job(dispatcher, model="one")) as stream:
@@ -119,7 +119,9 @@ async def test_what_is_no_job_is_dropped(nats_server: services.NatsServer) -> No
         workers.start()
         await ready(dispatcher)
         queue = JobQueue(dispatcher.bus)
-        sequence = await queue.publish("default", 0, "tenant", b"junk", msg_id="junk", ttl_s=60, timeout_s=2)
+        sequence = await queue.publish(
+            publication("default", 0, "tenant", b"junk", msg_id="junk", ttl_s=60), timeout_s=2
+        )
         async with opened(dispatcher, job(dispatcher)) as stream:
             await read(stream)
         assert await queue.presence("default", 0, sequence) == "gone"
@@ -135,13 +137,13 @@ async def test_a_job_of_a_dead_gateway_is_dropped_without_a_bill(nats_server: se
         await ready(dispatcher)
         orphan = msgspec.structs.replace(job(dispatcher), gateway="gw-dead")
         async with opened(dispatcher, job(dispatcher, max_tokens=1000)) as stream:
-            await anext(stream)
+            await stream.next()
             worker.link._beats.alive("gw-dead")  # it knew this gateway once
             await asyncio.sleep(0.8)
             queue = JobQueue(bus)
             await bus.wait_ready(5)
             sequence = await queue.publish(
-                "default", 0, orphan.tenant, wire.encode(orphan), msg_id="orphan", ttl_s=60, timeout_s=2
+                publication("default", 0, orphan.tenant, wire.encode(orphan), msg_id="orphan", ttl_s=60), timeout_s=2
             )
         async with opened(dispatcher, job(dispatcher)) as stream:
             await read(stream)

@@ -33,7 +33,7 @@ async def test_a_job_is_shed_when_its_client_gives_up_and_never_reaches_a_worker
         worker = workers.start(sequences_max=1)
         await ready(dispatcher)
         async with opened(dispatcher, job(dispatcher, max_tokens=CONTEXT)) as running:
-            await anext(running)
+            await running.next()
             with pytest.raises(DeadlineExceeded):
                 async with opened(dispatcher, job(dispatcher, prompt=3), wait_s=60, client_s=0.3):
                     pytest.fail("entered")

@@ -139,7 +139,7 @@ async def test_a_job_that_nobody_takes_ends_at_its_deadline(nats_server: service
         workers.start(sequences_max=1)
         await ready(dispatcher)
         async with opened(dispatcher, job(dispatcher, max_tokens=CONTEXT)) as running:
-            await anext(running)
+            await running.next()
             with pytest.raises(DeadlineExceeded):
                 async with opened(dispatcher, job(dispatcher, prompt=3), wait_s=0.5):
                     pytest.fail("entered")
@@ -156,7 +156,7 @@ async def test_a_request_that_runs_too_long_is_stopped_and_billed(nats_server: s
         got = 0
         with pytest.raises(DeadlineExceeded):
             async with opened(dispatcher, job(dispatcher, max_tokens=CONTEXT), run_s=0.3) as stream:
-                async for chunks in stream:
+                while chunks := await stream.next():
                     got += len(tokens(chunks))
         [event] = await usage(nats_server.url, expected=1)
         assert got <= event.completion_tokens < CONTEXT - 10

@@ -14,7 +14,7 @@ async def test_a_draining_worker_finishes_what_runs_and_claims_no_more(nats_serv
         leaving = workers.start(step_us=5_000)
         await ready(dispatcher)
         async with opened(dispatcher, job(dispatcher, max_tokens=100)) as stream:
-            await anext(stream)
+            await stream.next()
             leaving.stop.set()
             await until(lambda: dispatcher.fleet.models() == [])
             staying = workers.start()
@@ -37,7 +37,7 @@ async def test_at_the_end_of_its_patience_a_worker_aborts_and_bills(nats_server:
         got = 0
         with pytest.raises(Unavailable, match="shutting down"):
             async with opened(dispatcher, job(dispatcher, max_tokens=CONTEXT)) as stream:
-                async for chunks in stream:
+                while chunks := await stream.next():
                     got += len(tokens(chunks))
                     leaving.stop.set()
         await leaving.task

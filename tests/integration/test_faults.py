@@ -23,7 +23,7 @@ async def test_output_that_cannot_be_sent_ends_its_own_request(nats_server: serv
 
         async def ask_badly() -> None:
             async with opened(dispatcher, bad) as stream:
-                await anext(stream)
+                await stream.next()
                 key = key_of(bad.request, bad.attempt)
                 impossible = ChoiceChunk(key, 0, [-1], "", None, None)
                 custody.on_report(Report(custody.stats, step=StepResult(chunks=[impossible])))

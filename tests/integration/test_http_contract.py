@@ -282,6 +282,12 @@ class TestModels:
             assert answer.headers["allow"]
             assert answer.headers["x-request-id"]
 
+    @pytest.mark.parametrize("body", [ASK, {**ASK, "stream": True}, {**ASK, "n": 0}])
+    async def test_a_slash_too_many_changes_nothing(self, gateway: ScriptedGateway, body: dict) -> None:
+        plain, other = await gateway.post(CHAT, body), await gateway.post(f"/{CHAT}/", body)
+        assert (other.status, set(other.headers)) == (plain.status, set(plain.headers))
+        assert len(other.headers.getall("x-request-id")) == len(other.headers.getall("x-trace-id")) == 1
+
 
 def dechunked(body: bytes) -> bytes:
     """What a body with `Transfer-Encoding: chunked` says; one that ends with its connection says itself."""

@@ -7,7 +7,7 @@ import msgspec
 
 from shared import subjects, wire
 from shared.bus import Bus
-from shared.jobs import JobQueue, ensure_stream
+from shared.jobs import JobQueue, ensure_stream, publication
 from tests import services
 from tests.clocks import HandClock
 from tests.integration.fleet import toy_engine, until
@@ -34,7 +34,7 @@ async def test_however_often_it_is_woken_it_looks_everywhere_now_and_then(nats_s
 
         async def put(tenant: str) -> None:
             data = wire.encode(msgspec.structs.replace(job(), tenant=tenant))
-            await queue.publish("default", 0, tenant, data, msg_id=tenant, ttl_s=60, timeout_s=5)
+            await queue.publish(publication("default", 0, tenant, data, msg_id=tenant, ttl_s=60), timeout_s=5)
 
         async def wake(tenant: str) -> None:
             await bus.publish(subjects.wake_filter("default", 0).replace("*", tenant), b"")

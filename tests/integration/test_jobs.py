@@ -6,7 +6,7 @@ import pytest
 
 from shared import subjects
 from shared.bus import Bus, BusTooLarge
-from shared.jobs import JobQueue, QueueMissing, QueueRefused
+from shared.jobs import JobQueue, QueueMissing, QueueRefused, publication
 from tests import services
 
 
@@ -18,7 +18,9 @@ async def connected(url: str) -> Bus:
 
 
 async def publish(queue: JobQueue, tenant: str, number: int, data: bytes = b"job") -> int:
-    return await queue.publish("default", 0, tenant, data, msg_id=f"{tenant}:{number}", ttl_s=60, timeout_s=2)
+    return await queue.publish(
+        publication("default", 0, tenant, data, msg_id=f"{tenant}:{number}", ttl_s=60), timeout_s=2
+    )
 
 
 async def test_a_job_is_taken_exactly_once(nats_server: services.NatsServer) -> None:

@@ -62,14 +62,16 @@ async def request(services: Services) -> None:
         admission=services.admission,
         dispatcher=services.dispatcher,
         metrics=services.metrics,
-        terms=Terms(wait_s=60),
-        run_s=60,
         arrived_s=monotonic(),
     )
-    async with exchange:
-        async for _ in exchange.chunks():
+    try:
+        await exchange.open(Terms(wait_s=60), 60)
+        await exchange.await_first()
+        while await exchange.next():
             pass
         await exchange.end()
+    finally:
+        await exchange.close()
 
 
 async def by_and_by(play: Play) -> None:

@@ -21,7 +21,7 @@ async def test_a_killed_worker_ends_its_streams_with_an_error_and_a_bill(nats_se
         got = 0
         with pytest.raises(WorkerLost):
             async with opened(dispatcher, job(dispatcher, max_tokens=CONTEXT)) as stream:
-                async for chunks in stream:
+                while chunks := await stream.next():
                     got += len(tokens(chunks))
                     if got >= 10 and not worker.task.done():
                         await worker.kill()
@@ -125,7 +125,7 @@ async def test_two_workers_with_one_attempt_the_first_one_owns_it(nats_server: s
         await ready(dispatcher, workers=2)
         wanted = job(dispatcher, max_tokens=100)
         async with opened(dispatcher, wanted) as stream:
-            await anext(stream)
+            await stream.next()
             owner, other = (first, second) if stream.worker == first.link.worker else (second, first)
             other.link.custody.claimed(wanted)  # as after a republished job whose first copy had been claimed
             await until(lambda: len(other.link.custody.holdings) == 0)
@@ -142,7 +142,7 @@ async def test_a_silent_gateway_has_its_requests_aborted_and_billed(nats_server:
             worker = workers.start()
             await ready(dispatcher)
             async with opened(dispatcher, job(dispatcher, max_tokens=CONTEXT)) as stream:
-                await anext(stream)
+                await stream.next()
                 dispatcher.bus.publish = _nothing  # its process is gone: no beat, no cancel
                 await until(lambda: len(worker.link.custody.holdings) == 0)
         [event] = await usage(nats_server.url, expected=1)
@@ -161,7 +161,7 @@ async def test_a_job_that_left_its_queue_and_shows_up_nowhere_is_lost(nats_serve
         await bus.wait_ready(5)
         queue = JobQueue(bus)
         async with opened(dispatcher, job(dispatcher, max_tokens=CONTEXT)) as blocker:
-            await anext(blocker)
+            await blocker.next()
             waiting = asyncio.create_task(_ask(dispatcher, job(dispatcher)))
             subject = subjects.job_subject("default", 0, "tenant")
             while (queued := await queue.oldest("default", 0, subject)) is None:

@@ -155,6 +155,6 @@ async def test_refusals_and_cancels_open_no_circuit(nats_server: services.NatsSe
             assert error is not None
             assert error.status == 400
             async with opened(dispatcher, job(dispatcher, tenant=f"t{number}", max_tokens=100)) as stream:
-                await anext(stream)
+                await stream.next()
         assert dispatcher.overload.breakers.open_pools() == []
         assert await outcome(dispatcher, job(dispatcher)) is None

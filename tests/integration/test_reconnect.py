@@ -17,7 +17,7 @@ async def test_a_short_outage_loses_no_token(nats_server: services.NatsServer) -
         workers.start(step_us=5_000)
         await ready(dispatcher)
         async with opened(dispatcher, job(dispatcher, max_tokens=300)) as stream:
-            await anext(stream)
+            await stream.next()
             nats_server.stop()
             await asyncio.sleep(0.5)
             nats_server.start()
@@ -38,7 +38,7 @@ async def test_an_outage_of_the_gateways_connection_alone_loses_no_token(nats_se
         workers.start(step_us=5_000)
         await ready(dispatcher)
         async with opened(dispatcher, job(dispatcher, max_tokens=400)) as stream:
-            got = tokens(await anext(stream))
+            got = tokens(await stream.next())
             for _ in range(2):
                 await proxy.cut()
                 await until(lambda: not dispatcher.bus.ready)
@@ -117,7 +117,7 @@ async def test_running_streams_end_with_an_error_when_the_outage_lasts(nats_serv
         await ready(dispatcher)
         with pytest.raises(Unavailable):
             async with opened(dispatcher, job(dispatcher, max_tokens=CONTEXT)) as stream:
-                await anext(stream)
+                await stream.next()
                 nats_server.stop()
                 await read(stream)
         nats_server.start()
@@ -148,7 +148,7 @@ async def test_an_outage_makes_nobody_silent(nats_server: services.NatsServer) -
         workers.start(step_us=5_000)
         await ready(dispatcher)
         async with opened(dispatcher, job(dispatcher, max_tokens=400)) as stream:
-            await anext(stream)
+            await stream.next()
             nats_server.stop()
             started = time.monotonic()
             await asyncio.sleep(1.2)  # twice the silence that would be a loss

@@ -201,13 +201,11 @@ async def ask(limiter: PgLimiter, refuse: GatewayError, limits: tuple[Limit, ...
             admission=services.admission,
             dispatcher=dispatcher,
             metrics=services.metrics,
-            terms=Terms(wait_s=1),
-            run_s=1,
             arrived_s=monotonic(),
         )
         with pytest.raises(type(refuse)):
-            async with exchange:
-                raise AssertionError
+            await exchange.open(Terms(wait_s=1), 1)
+        await exchange.close()
     await limiter._settling.drain(60)
 
 

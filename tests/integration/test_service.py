@@ -66,7 +66,7 @@ async def test_twenty_tenants_nineteen_with_full_queues_are_served_alike(nats_se
             wanted = msgspec.structs.replace(job(dispatcher, tenant=tenant, max_tokens=max_tokens), card=digest)
             async with opened(dispatcher, wanted, wait_s=60) as stream:
                 served[tenant] += 5
-                async for chunks in stream:
+                while chunks := await stream.next():
                     served[tenant] += len(tokens(chunks))
                     if served.total() >= work_tokens:
                         enough.set()
@@ -113,7 +113,7 @@ class Reading:
 
     async def _read(self, dispatcher: Dispatcher, wanted: wire.Job) -> None:
         async with opened(dispatcher, wanted) as stream:
-            async for chunks in stream:
+            while chunks := await stream.next():
                 self.said += tokens(chunks)
 
     async def say(self, count: int) -> None:

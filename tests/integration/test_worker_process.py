@@ -88,7 +88,7 @@ async def test_it_serves_reports_and_drains(nats_server: services.NatsServer, wo
         assert await asyncio.to_thread(worker.get, "/healthz/live") == (200, "ok\n")
         assert (await asyncio.to_thread(worker.get, "/nothing"))[0] == 404
         async with opened(dispatcher, job(dispatcher, model=MODEL, max_tokens=200)) as stream:
-            await anext(stream)
+            await stream.next()
             assert await asyncio.to_thread(worker.metric, "forebay_sequences_running") == 1
             worker.process.send_signal(signal.SIGTERM)
             await read(stream)
@@ -123,7 +123,7 @@ async def test_sigkill_ends_its_streams_with_one_error_and_one_bill(
         got = 0
         with pytest.raises(WorkerLost):
             async with opened(dispatcher, job(dispatcher, model=MODEL, max_tokens=2000)) as stream:
-                async for chunks in stream:
+                while chunks := await stream.next():
                     got += len(tokens(chunks))
                     if got >= 10:
                         worker.process.kill()
@@ -139,7 +139,7 @@ async def test_a_frozen_process_that_wakes_up_stops_working_for_nobody(
         await until(dispatcher.fleet.models, 60)
         with pytest.raises(WorkerLost):
             async with opened(dispatcher, job(dispatcher, model=MODEL, max_tokens=2000)) as stream:
-                await anext(stream)
+                await stream.next()
                 worker.process.send_signal(signal.SIGSTOP)
                 await read(stream)
         worker.process.send_signal(signal.SIGCONT)

@@ -53,10 +53,14 @@ class ShownOnce(Protocol):
 async def serve(request: Request[Any, Any, Any], services: Services, operation: Operation) -> Response[bytes]:
     """The response to `request`. Raises GatewayError."""
     async with AsyncExitStack() as stack:
-        async with body.refusing(request):
-            principal = await guards.administrator(request, services, changes=operation.changes)
-            stack.enter_context(services.gate.place(beyond=PLACES))
+        try:
+            principal = await guards.administrator(request.scope, services, changes=operation.changes)
+            services.gate.enter(beyond=PLACES)
+            stack.callback(services.gate.leave)
             data = await _body(request, services, operation)
+        except GatewayError as error:
+            await body.refuse(request.scope, request.receive, error)
+            raise
         arguments = _arguments(request, operation, data)
         repeatable = _repeatable(request, operation, principal, data)
         try:
@@ -89,7 +93,8 @@ async def serve(request: Request[Any, Any, Any], services: Services, operation: 
 async def _body(request: Request[Any, Any, Any], services: Services, operation: Operation) -> bytes:
     if operation.body is None:
         return b""
-    return await body.read(request, bytes_max=services.settings.body_bytes_max, seconds=services.settings.body_s)
+    settings = services.settings
+    return await body.read(request.scope, request.receive, bytes_max=settings.body_bytes_max, seconds=settings.body_s)
 
 
 def _arguments(request: Request[Any, Any, Any], operation: Operation, data: bytes) -> dict[str, msgspec.Struct]:
@@ -104,7 +109,7 @@ def _arguments(request: Request[Any, Any, Any], operation: Operation, data: byte
 def _call(
     request: Request[Any, Any, Any], services: Services, connection: AsyncConnection, principal: Principal
 ) -> Call:
-    origin = guards.origin(request, services)
+    origin = guards.origin(request.scope, services)
     author = Author(
         actor=f"key:{principal.public_id}",
         ip=None if origin is None else str(origin),

@@ -8,24 +8,28 @@ from gateway.errors import Unavailable
 
 async def test_places_are_bounded_and_come_back() -> None:
     gate = Gate(2)
-    with gate.place(), gate.place():
-        assert gate.taken == 2
-        with pytest.raises(Unavailable), gate.place():
-            pass
-    assert gate.taken == 0
-    with gate.place():
-        pass
+    gate.enter()
+    gate.enter()
+    assert gate.taken == 2
+    with pytest.raises(Unavailable):
+        gate.enter()
+    gate.leave()
+    gate.enter()
+    assert gate.taken == 2
 
 
 async def test_some_may_come_in_beyond_a_full_gate_and_are_bounded_too() -> None:
     gate = Gate(1)
-    with gate.place(), gate.place(beyond=1):
-        for beyond in (0, 1):
-            with pytest.raises(Unavailable), gate.place(beyond=beyond):
-                pass
+    gate.enter()
+    gate.enter(beyond=1)
+    for beyond in (0, 1):
+        with pytest.raises(Unavailable):
+            gate.enter(beyond=beyond)
+    gate.leave()
+    gate.leave()
     gate.closed = True
-    with pytest.raises(Unavailable), gate.place(beyond=1):
-        pass
+    with pytest.raises(Unavailable):
+        gate.enter(beyond=1)
 
 
 async def test_drain_waits_for_those_inside_and_admits_nobody() -> None:
@@ -33,16 +37,17 @@ async def test_drain_waits_for_those_inside_and_admits_nobody() -> None:
     leave = asyncio.Event()
 
     async def request() -> None:
-        with gate.place():
-            await leave.wait()
+        gate.enter()
+        await leave.wait()
+        gate.leave()
 
     task = asyncio.create_task(request())
     await asyncio.sleep(0)
     drained = asyncio.create_task(gate.drain(10))
     await asyncio.sleep(0)
     assert not drained.done()
-    with pytest.raises(Unavailable) as refused, gate.place():
-        pass
+    with pytest.raises(Unavailable) as refused:
+        gate.enter()
     assert refused.value.retry_after_ms
     leave.set()
     assert await drained
@@ -51,6 +56,7 @@ async def test_drain_waits_for_those_inside_and_admits_nobody() -> None:
 
 async def test_drain_gives_up() -> None:
     gate = Gate(1)
-    with gate.place():
-        assert not await gate.drain(0.01)
+    gate.enter()
+    assert not await gate.drain(0.01)
+    gate.leave()
     assert await gate.drain(0.01)

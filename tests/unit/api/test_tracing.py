@@ -4,7 +4,6 @@ import pytest
 
 from gateway.api import tracing
 from gateway.auth import keys
-from shared.trace import Off
 from shared.traceparent import Context
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -41,9 +40,3 @@ def test_a_state_with_a_key_in_it_is_dropped() -> None:
     text, _ = keys.generate("test")
     lines = (b"traceparent", GOOD), (b"tracestate", b"a=1"), (b"tracestate", f"b={text}".encode())
     assert tracing.caller(scope(*lines)) == Context(TRACE, SPAN, True)
-
-
-def test_what_was_begun_is_what_is_told() -> None:
-    sent = scope((b"traceparent", GOOD))
-    begun = tracing.begin(sent, None, Off())
-    assert tracing.trace_id(sent) == begun.trace != TRACE
