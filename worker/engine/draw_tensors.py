@@ -61,7 +61,7 @@ class DrawTensors:
         if (steps == 1).all():
             told.params.position.add_(1)
         elif steps.any():
-            return replace(told.params, position=self._staging.up(positions.copy()))
+            return replace(told.params, position=self._staging.up(positions))
         return told.params
 
     def _whole(self, rows: list[SampleParams], positions: NDArray[np.int64]) -> DrawParams:

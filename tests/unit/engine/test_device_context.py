@@ -12,6 +12,7 @@ from tests.unit.engine.device_runners import graph_runner
 from tests.unit.engine.runner_conformance import batch_of, greedy
 from tests.unit.models.tiny import Recipe
 from worker.engine.device_context import DeviceContext
+from worker.engine.graphs import Run
 from worker.engine.runner import RunnerBroken
 from worker.models.load import load_model
 
@@ -43,18 +44,23 @@ def test_nobody_asks_without_an_error() -> None:
 
 
 class Device:
-    """A runner over a tiny model; what its draws and its results see."""
+    """A runner over a tiny model; what its draws, its results and its recording of steps see."""
 
     def __init__(self, folder) -> None:
         self.fault: Exception | None = None
         self.current: list[int] = [0]
         self.seen: list[int] = []
         model = load_model(Recipe().write(folder / "tiny.gguf"), "fp32", weights="fp32")
-        self.runner = graph_runner(model, CpuOps(), sequences_max=2, draw=self.draw)
+        self.runner = graph_runner(model, CpuOps(), graphs=self, sequences_max=2, draw=self.draw)
 
     def draw(self, *args):
         self.look()
         return draw_tokens(*args)
+
+    def capture(self, run: Run) -> Run:
+        """Implements `Graphs`."""
+        self.look()
+        return run
 
     def look(self) -> None:
         self.seen.append(self.current[-1])
@@ -137,7 +143,6 @@ def test_steps_are_given_and_their_results_taken_on_the_runner_s_own_device(devi
 def test_so_is_the_warm_up(device, monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "device", device.use)
     device.become(torch.device("cuda", 3))
-    forward = device.runner._decodes._forward
-    monkeypatch.setattr(device.runner._decodes, "_forward", lambda step: (device.look(), forward(step))[1])
     device.runner.warm_up()
+    assert len(device.seen) > len(device.runner._decodes.sizes)
     assert set(device.seen) == {3}
