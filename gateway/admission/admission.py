@@ -4,26 +4,24 @@ What it returns has been encoded exactly as the model will read it and reserved 
 gets an `Admitted` must settle it once, whatever happens next. Knows nothing of HTTP and nothing of NATS.
 """
 
-import hashlib
-import hmac
 import math
 import secrets
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gateway.admission import ratelimit, sizes
+from gateway.admission import ratelimit
 from gateway.admission.catalog import Catalog, ServedModel
 from gateway.admission.generation import Generation
-from gateway.admission.limiter import NOTHING, Decision, Demand, Limit, Limiter, Metric, Used
+from gateway.admission.limiter import NOTHING, Decision, Demand, Limiter, Metric, Used
 from gateway.admission.pricer import Pricer
+from gateway.admission.standing import Standing, Standings
 from gateway.errors import GatewayError, InvalidRequest, ModelNotFound, Unavailable
 from gateway.metrics import Metrics
 from gateway.seams import Fleet, Principal
 from shared import wire
 from shared.traceparent import Context
 
-CACHE_SALT_LABEL = b"forebay cache salt v1"
 RETRY_AFTER_MS = 2_000
 SEED_BITS = 63
 
@@ -59,6 +57,7 @@ class Admission:
         self._gateway_id = gateway_id
         self._default_output = default_output
         self._run_ms = int(run_s * 1_000)
+        self._standings = Standings()
 
     async def admit(
         self,
@@ -75,29 +74,19 @@ class Admission:
         InvalidRequest, ContextTooLong, RateLimited, BudgetExhausted, Unavailable, and what `check` raises.
         """
         model, pool = self._find(principal, generation.model)
-        model_id = uuid.UUID(model.id)
-        limits = tuple(limit for limit in principal.limits if limit.concerns(model_id))
-        if known := self._limiter.refuses(limits):
+        standing = self._standings.of(principal, model)
+        if known := self._limiter.refuses(standing.limits):
             raise self._refusal(known, 1)
         _check_ids(generation, model.card.vocab_size)
         prompts = await model.encoder.encode(generation)
-        max_tokens = self._max_tokens(principal, model_id, model, generation, max(map(len, prompts)))
+        max_tokens = self._max_tokens(standing, generation, max(map(len, prompts)))
         _check_least(generation, max_tokens)
         output_tokens = len(prompts) * generation.n * max_tokens
         sampling = _sampling(generation, max_tokens)
-        job = self._job(
-            principal, request_id, model, prompts, n=generation.n, sampling=sampling, wait_s=wait_s, trace=trace
-        )
+        job = self._job(standing, request_id, prompts, n=generation.n, sampling=sampling, wait_s=wait_s, trace=trace)
         check(job, pool)
-        headers = await self._reserve(
-            principal,
-            request_id,
-            model_id,
-            limits=limits,
-            prompt_tokens=sum(map(len, prompts)),
-            output_tokens=output_tokens,
-        )
-        return Admitted(request_id, model_id, principal.plan_id, job, pool, headers)
+        headers = await self._reserve(standing, request_id, sum(map(len, prompts)), output_tokens)
+        return Admitted(request_id, standing.model_id, principal.plan_id, job, pool, headers)
 
     def started(self, admitted: Admitted) -> None:
         """A worker has accepted it."""
@@ -119,29 +108,21 @@ class Admission:
             raise Unavailable(f"No worker is ready for the model {_shown(name)}.", retry_after_ms=RETRY_AFTER_MS)
         raise ModelNotFound(f"The model {_shown(name)} does not exist or you have no access to it.", param="model")
 
-    def _max_tokens(
-        self, principal: Principal, model_id: uuid.UUID, model: ServedModel, generation: Generation, prompt_tokens: int
-    ) -> int:
+    def _max_tokens(self, standing: Standing, generation: Generation, prompt_tokens: int) -> int:
         """The output that each choice may have. Raises ContextTooLong, InvalidRequest."""
-        allowed = sizes.of(principal.limits, model_id, model.encoder.context_max)
+        allowed = standing.sizes
         max_tokens = allowed.output(generation, prompt_tokens, self._default_output)
         for metric in allowed.missed(generation, prompt_tokens):
             self._count(metric, "shadow")
         return max_tokens
 
     async def _reserve(
-        self,
-        principal: Principal,
-        request_id: uuid.UUID,
-        model_id: uuid.UUID,
-        *,
-        limits: tuple[Limit, ...],
-        prompt_tokens: int,
-        output_tokens: int,
+        self, standing: Standing, request_id: uuid.UUID, prompt_tokens: int, output_tokens: int
     ) -> dict[str, str]:
         """Take the most that it can use from every limit; the headers that tell. Raises RateLimited, BudgetExhausted,
         Unavailable.
         """
+        principal, model_id = standing.principal, standing.model_id
         demand = Demand(
             request_id=request_id,
             tenant_id=principal.tenant_id,
@@ -149,7 +130,7 @@ class Admission:
             model_id=model_id,
             tokens=prompt_tokens + output_tokens,
             cost_micro=self._pricer.ceiling_micro(model_id, principal.plan_id, prompt_tokens, output_tokens),
-            limits=limits,
+            limits=standing.limits,
         )
         try:
             decision = await self._limiter.admit(demand)
@@ -177,9 +158,8 @@ class Admission:
 
     def _job(
         self,
-        principal: Principal,
+        standing: Standing,
         request_id: uuid.UUID,
-        model: ServedModel,
         prompts: list[list[int]],
         *,
         n: int,
@@ -191,15 +171,15 @@ class Admission:
             request=str(request_id),
             attempt=1,
             gateway=self._gateway_id,
-            tenant=str(principal.tenant_id),
-            key=str(principal.key_id),
-            model=model.id,
-            card=model.digest,
-            tier=principal.tier,
+            tenant=standing.tenant,
+            key=standing.key,
+            model=standing.model.id,
+            card=standing.model.digest,
+            tier=standing.principal.tier,
             prompts=tuple(wire.pack_ids(prompt) for prompt in prompts),
             n=n,
             sampling=sampling,
-            cache_salt=_cache_salt(principal.tenant_id),
+            cache_salt=standing.cache_salt,
             wait_ms=math.ceil(wait_s * 1_000),
             run_ms=self._run_ms,
             traceparent=trace.header,
@@ -242,13 +222,6 @@ def _check_least(generation: Generation, max_tokens: int) -> None:
             param="min_tokens",
             code="invalid_value",
         )
-
-
-def _cache_salt(tenant_id: uuid.UUID) -> bytes:
-    """Tenants never share cached blocks, so that none can time what another has sent. The same on every gateway, and no
-    secret: see docs/adr/0007.
-    """
-    return hmac.digest(CACHE_SALT_LABEL, tenant_id.bytes, hashlib.sha256)[:16]
 
 
 def _shown(name: str) -> str:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
@@ -17,12 +17,12 @@ import asyncpg
 
 from gateway.admission import claims
 from gateway.admission.bucket import Level
-from gateway.admission.cap import AMOUNT_MAX
-from gateway.admission.claims import Claims, Verdict
+from gateway.admission.claims import Verdict
 from gateway.admission.emptied import Emptied
 from gateway.admission.grace import Grace
 from gateway.admission.leases import LEASE_MS, Leases
 from gateway.admission.limiter import NOTHING, Decision, Demand, Limit, Used
+from gateway.admission.prepared import Prepared
 from gateway.admission.settling import Settling
 from gateway.db import pools
 from gateway.db.lanes import Lanes
@@ -38,9 +38,8 @@ DRAIN_S: Final = 3.0
 RETRY_AFTER_MS: Final = 1_000
 CONNECTIONS_KEPT: Final = 2  # for settlements and upkeep, whatever waits to be admitted
 BUDGET_GRACE_S: Final = 60.0
+PREPARED_MAX: Final = 10_000
 
-# Arrays go as text: of one that it encodes itself the driver asks each element twice whether it is a sequence, and that
-# was a twelfth of all calls of a request.
 _BUCKETS = ("text[]", "bigint[]", "bigint[]", "bigint[]", "boolean[]")
 _CAPS = ("text[]", "boolean[]", "boolean[]", "bigint[]", "bigint[]", "boolean[]")
 _CAST_ARRAYS = ", ".join(f"${place}::text::{kind}" for place, kind in enumerate(_BUCKETS + _CAPS, 9))
@@ -75,6 +74,7 @@ class PgLimiter:
         self._now_us = now_us
         self._grace = Grace(now_us, budget_s=budget_grace_s)
         self._emptied = Emptied()
+        self._prepared: dict[int, Prepared] = {}  # by the identity of `limits`
         self._gateways = 1
         self._upkeep_due = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -108,11 +108,12 @@ class PgLimiter:
         """Raises Unavailable when Postgres does not answer in time, and while it is away for what a local share can
         never grant.
         """
-        if limit := claims.blocked(demand):
-            return claims.never(limit)
+        prepared = self._prepare(demand)
+        if prepared.blocked is not None:
+            return claims.never(prepared.blocked)
         if not self._grace.active:
             try:
-                return await self._admit(demand)
+                return await self._admit(demand, prepared)
             except TimeoutError as error:
                 # Overload or an outage: a look from the upkeep will tell.
                 self._in_doubt(demand)
@@ -147,11 +148,21 @@ class PgLimiter:
         if not self._grace.active:
             await asyncio.wait([done], timeout=SETTLE_WAIT_S)
 
-    async def _admit(self, demand: Demand) -> Decision:
-        wanted = claims.of(demand)
-        arguments = _arguments(demand, wanted, self._gateway_id)
+    def _prepare(self, demand: Demand) -> Prepared:
+        """Who asks often comes with the very same limits each time; kept with what was made of them, they stay apart
+        from all others by their identity.
+        """
+        prepared = self._prepared.get(id(demand.limits))
+        if prepared is None:
+            if len(self._prepared) >= PREPARED_MAX:
+                self._prepared.clear()
+            prepared = self._prepared[id(demand.limits)] = Prepared.of(demand)
+        return prepared
+
+    async def _admit(self, demand: Demand, prepared: Prepared) -> Decision:
+        arguments = prepared.arguments(demand, self._gateway_id, LEASE_MS)
         [row] = await self._admissions.fetch(_ADMIT, *arguments, timeout_s=ADMIT_TIMEOUT_S)
-        decision = claims.told(wanted, _verdict(row))
+        decision = claims.told(prepared.claims, _verdict(row))
         if decision.refused is None:
             self._leases.open(demand, row["epoch"])
         else:
@@ -205,37 +216,6 @@ class PgLimiter:
         except pools.AWAY:
             self._grace.owe(debts)
             raise
-
-
-def _arguments(demand: Demand, wanted: Claims, gateway_id: str) -> tuple[object, ...]:
-    """Those of the SQL function `admit`, in its order."""
-    buckets, caps = wanted.buckets, wanted.caps
-    return (
-        demand.request_id,
-        demand.tenant_id,
-        demand.api_key_id,
-        demand.model_id,
-        gateway_id,
-        LEASE_MS,
-        min(demand.tokens, AMOUNT_MAX),
-        min(demand.cost_micro, AMOUNT_MAX),
-        _array(claim.key for claim in buckets),
-        _array(claim.per_minute for claim in buckets),
-        _array(claim.burst for claim in buckets),
-        _array(claim.amount for claim in buckets),
-        _array(claim.enforced for claim in buckets),
-        _array(cap.metric for cap in caps),
-        _array(cap.limit.key_id is not None for cap in caps),
-        _array(cap.limit.model_id is not None for cap in caps),
-        _array(cap.allowed for cap in caps),
-        _array(cap.amount for cap in caps),
-        _array(cap.limit.enforced for cap in caps),
-    )
-
-
-def _array(values: Iterable[str | int]) -> str:
-    """As Postgres reads it. Numbers, truth values, and texts of ours: none has a comma, brace, quote or space."""
-    return "{" + ",".join(map(str, values)) + "}"
 
 
 def _verdict(row: asyncpg.Record) -> Verdict:

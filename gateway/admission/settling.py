@@ -13,6 +13,7 @@ from typing import Final
 from gateway.admission.cap import AMOUNT_MAX
 from gateway.admission.limiter import Used
 from gateway.db import pools
+from gateway.db.arrays import literal
 from gateway.db.lanes import Lanes
 from shared import log
 
@@ -22,8 +23,8 @@ TIMEOUT_S: Final = 2.0
 RETRY_S: Final = 0.5
 GATHER_S: Final = 0.02  # how long a start waits
 
-_STARTED = "SELECT started($1)"
-_SETTLE = "SELECT settle($1, $2, $3)"
+_STARTED = "SELECT started($1::text::uuid[])"
+_SETTLE = "SELECT settle($1::text::uuid[], $2::text::bigint[], $3::text::bigint[])"
 
 
 class Settling:
@@ -100,7 +101,7 @@ class Settling:
     async def _write_starts(self) -> None:
         batch = list(self._started)[:BATCH_MAX]
         if batch:
-            await self._lanes.fetch(_STARTED, batch, timeout_s=TIMEOUT_S)
+            await self._lanes.fetch(_STARTED, literal(batch), timeout_s=TIMEOUT_S)
         for request_id in batch:
             self._started.pop(request_id, None)
         self._starts_due = bool(self._started)
@@ -113,9 +114,9 @@ class Settling:
         }
         if not batch:
             return
-        tokens = [min(max(used.tokens, 0), AMOUNT_MAX) for used, _ in batch.values()]
-        costs_micro = [min(max(used.cost_micro, 0), AMOUNT_MAX) for used, _ in batch.values()]
-        await self._lanes.fetch(_SETTLE, list(batch), tokens, costs_micro, timeout_s=TIMEOUT_S)
+        tokens = literal([min(max(used.tokens, 0), AMOUNT_MAX) for used, _ in batch.values()])
+        costs_micro = literal([min(max(used.cost_micro, 0), AMOUNT_MAX) for used, _ in batch.values()])
+        await self._lanes.fetch(_SETTLE, literal(batch), tokens, costs_micro, timeout_s=TIMEOUT_S)
         for request_id, (_, done) in batch.items():
             del self._waiting[request_id]
             if not done.done():

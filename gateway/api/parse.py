@@ -86,7 +86,7 @@ def _common(body: Body, *, prompts: int = 1) -> Generation:
 def _refuse_unsupported(body: Body) -> None:
     for field, found in policy.REFUSED.items():
         raw = getattr(body, field, NULL)
-        if isinstance(raw, msgspec.Raw) and raw is not NULL and not _is_neutral(raw, found.neutral):
+        if raw is not NULL and isinstance(raw, msgspec.Raw) and not _is_neutral(raw, found.neutral):
             raise policy.refusal(field)
 
 

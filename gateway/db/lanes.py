@@ -48,19 +48,30 @@ class Lanes:
         """As `pools.fetch`: rows of one statement, within `timeout_s` in all (and RELEASE_S if it was cut off), the
         wait for a place included; repeated if Postgres chose it as a deadlock's victim. Raises what `pools.AWAY` lists.
         """
-        async with asyncio.timeout(timeout_s), self._places:
+        until_s = time.monotonic() + timeout_s
+        await self._enter(timeout_s)
+        try:
             for _ in range(DEADLOCK_ATTEMPTS_MAX - 1):
                 try:
-                    return await self._fetch(statement, values)
+                    return await self._fetch(statement, values, until_s)
                 except asyncpg.DeadlockDetectedError:
                     continue
-            return await self._fetch(statement, values)
+            return await self._fetch(statement, values, until_s)
+        finally:
+            self._places.release()
 
-    async def _fetch(self, statement: str, values: tuple[Any, ...]) -> list[asyncpg.Record]:
-        connection = await self._take() or await self._pool.acquire()
+    async def _enter(self, timeout_s: float) -> None:
+        if not self._places.locked():
+            await self._places.acquire()  # at once: the timeout would be most of the work
+            return
+        async with asyncio.timeout(timeout_s):
+            await self._places.acquire()
+
+    async def _fetch(self, statement: str, values: tuple[Any, ...], until_s: float) -> list[asyncpg.Record]:
+        connection = await self._take() or await self._pool.acquire(timeout=_left_s(until_s))
         ended_well = False
         try:
-            rows = await connection.fetch(statement, *values)
+            rows = await connection.fetch(statement, *values, timeout=_left_s(until_s))
             ended_well = True
         finally:
             if not ended_well or not self._keeps:  # a server that does not answer is not waited for without end
@@ -78,6 +89,11 @@ class Lanes:
                 connection.terminate()
             await self._pool.release(connection)
         return None
+
+
+def _left_s(until_s: float) -> float:
+    """Never 0, which would be no time at all."""
+    return max(until_s - time.monotonic(), 0.001)
 
 
 def _is_open(connection: PoolConnectionProxy) -> bool:

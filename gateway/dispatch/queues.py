@@ -136,7 +136,7 @@ class Queues:
         peers = self.waiting(pool, job.tier, now)
         own = peers.pop(job.tenant, NOTHING)
         own = NOTHING if alone else own
-        turns = own.sequences + work_of(job).sequences
+        turns = own.sequences + len(job.prompts) * job.n
         return added(peers.values(), turns=turns) + work + own
 
     def _others(self, now: float) -> Iterator[wire.QueuedWork]:

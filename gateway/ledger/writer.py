@@ -14,6 +14,7 @@ import asyncpg
 import msgspec
 from asyncpg.pool import PoolConnectionProxy
 
+from gateway.db.arrays import literal
 from gateway.ledger import rating, rows
 from gateway.ledger.rows import Row
 from shared import log
@@ -44,7 +45,7 @@ _TYPES: Final = {
     "cost_micro": "bigint",
 }
 _COLUMNS: Final = ", ".join(_TYPES)
-_ARRAYS: Final = ", ".join(f"${place}::{kind}[]" for place, kind in enumerate(_TYPES.values(), 1))
+_TYPED: Final = ", ".join(f"{column} {kind}" for column, kind in _TYPES.items())
 
 
 class Charge(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,12 +64,15 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
 # Rows go in key order, so that two ledgers with the same redelivered events wait for each other and never deadlock.
 _INSERT: Final = (  # made of our own column names
     f"INSERT INTO usage_events ({_COLUMNS})"  # noqa: S608
-    f" SELECT * FROM unnest({_ARRAYS}) AS event ({_COLUMNS}) ORDER BY request_id, attempt"
+    f" SELECT * FROM json_to_recordset($1::text::json) AS event ({_TYPED}) ORDER BY request_id, attempt"
     " ON CONFLICT (request_id, attempt, occurred_at) DO NOTHING"
     f" RETURNING {', '.join(Charge.__struct_fields__)}"
 )
-_SPEND: Final = "SELECT spend($1, $2, $3, $4, $5, $6)"
-_CLOSE: Final = "SELECT close_reservations($1, $2)"
+_SPEND: Final = (
+    "SELECT spend($1::text::uuid[], $2::text::uuid[], $3::text::uuid[], $4::text::timestamptz[], $5::text::bigint[],"
+    " $6::text::bigint[])"
+)
+_CLOSE: Final = "SELECT close_reservations($1::text::uuid[], $2::text::timestamptz[])"
 _REJECT: Final = "INSERT INTO usage_rejected (digest, payload, reason) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
 
 # What Postgres says when the fault is the row's and not its own: data (22), integrity (23).
@@ -123,8 +127,8 @@ class Writer:
             if final:
                 await connection.execute(
                     _CLOSE,
-                    [row.request_id for row in final],
-                    [row.occurred_at for row in final],
+                    literal([row.request_id for row in final]),
+                    literal([row.occurred_at for row in final]),
                     timeout=STATEMENT_TIMEOUT_S,
                 )
         self.inserted_total += len(charges)
@@ -140,15 +144,15 @@ class Writer:
         self._log.error("ledger.rejected", reason=reason, bytes=len(payload))
 
 
-def _spent(charges: list[Charge]) -> list[list[object]]:
+def _spent(charges: list[Charge]) -> list[str]:
     """The columns of `spend`."""
     return [
-        [charge.tenant_id for charge in charges],
-        [charge.api_key_id for charge in charges],
-        [charge.model_id for charge in charges],
-        [charge.occurred_at for charge in charges],
-        [charge.prompt_tokens + charge.completion_tokens for charge in charges],
-        [charge.cost_micro or 0 for charge in charges],
+        literal([charge.tenant_id for charge in charges]),
+        literal([charge.api_key_id for charge in charges]),
+        literal([charge.model_id for charge in charges]),
+        literal([charge.occurred_at for charge in charges]),
+        literal([charge.prompt_tokens + charge.completion_tokens for charge in charges]),
+        literal([charge.cost_micro or 0 for charge in charges]),
     ]
 
 
@@ -156,7 +160,8 @@ async def _insert(connection: PoolConnectionProxy, batch: list[Row]) -> list[Cha
     """Insert what is not there yet, priced, and return what was inserted."""
     ratings = await rating.rate(connection, batch, timeout_s=STATEMENT_TIMEOUT_S)
     rated = [
-        (*msgspec.structs.astuple(row), *price_and_cost) for row, price_and_cost in zip(batch, ratings, strict=True)
+        {**msgspec.structs.asdict(row), "price_id": price, "cost_micro": cost}
+        for row, (price, cost) in zip(batch, ratings, strict=True)
     ]
-    inserted = await connection.fetch(_INSERT, *zip(*rated, strict=True), timeout=STATEMENT_TIMEOUT_S)
+    inserted = await connection.fetch(_INSERT, msgspec.json.encode(rated).decode(), timeout=STATEMENT_TIMEOUT_S)
     return [Charge(**record) for record in inserted]

@@ -11,9 +11,11 @@ import pytest
 
 from gateway.admission import bucket, claims
 from gateway.admission.bucket import UNITS, Claim, Level
+from gateway.admission.leases import LEASE_MS
 from gateway.admission.limiter import Demand, Limit, Used
 from gateway.admission.local_limiter import LocalLimiter
-from gateway.admission.pg_limiter import _ADMIT, PgLimiter, _arguments
+from gateway.admission.pg_limiter import _ADMIT, PgLimiter
+from gateway.admission.prepared import Prepared
 from gateway.db import pools
 from tests.demands import KEY, TENANT, demand, limit
 
@@ -106,7 +108,7 @@ async def test_the_sql_and_the_core_take_one_history_to_the_same_levels(pool: as
 
 
 async def admit(pool: asyncpg.Pool, one: Demand) -> asyncpg.Record:
-    return await pool.fetchrow(_ADMIT, *_arguments(one, claims.of(one), "gw"))
+    return await pool.fetchrow(_ADMIT, *Prepared.of(one).arguments(one, "gw", LEASE_MS))
 
 
 @pytest.mark.parametrize(
