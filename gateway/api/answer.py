@@ -1,4 +1,4 @@
-"""What both endpoints do with a request: place, key, body, admission, dispatch, answer, in this order.
+"""What both endpoints do with a request: key, place, body, admission, dispatch, answer, in this order.
 
 Nothing of the body is looked at before the key is known to be good. The client is watched from the moment its body
 is there; when it hangs up, everything that was begun for it ends.
@@ -57,8 +57,8 @@ async def answer(request: Request[Any, Any, Any], services: Services, endpoint: 
             stack.enter_context(traced)
         request.scope["state"][errors.TOKENS_USED] = visit.tokens_used
         async with body.refusing(request):
-            stack.enter_context(services.gate.place())
             principal = await guards.inference(request, services)
+            stack.enter_context(services.gate.place())  # not before: whoever has no key could take them all
             visit.tenant = str(principal.tenant_id)
             data = await body.read(request, bytes_max=settings.body_bytes_max, seconds=settings.body_s)
         asked = body.decode(data, endpoint.lenient if principal.ignore_unknown_fields else endpoint.decoder)

@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 DISCARD_BYTES_MAX = 64 * 1024 * 1024
 DISCARD_S = 10.0
+DISCARD_IDLE_S = 2.0  # without a byte: whoever has no key must not hold connections by sending nothing
 MESSAGE_CHARS_MAX = 300
 HALF_A_PAIR = "it has half of a surrogate pair (\\ud800 to \\udfff), which is no character"
 HALF_A_PAIR_FAULTS = (
@@ -67,11 +68,15 @@ async def read(request: Request[Any, Any, Any], *, bytes_max: int, seconds: floa
 
 
 async def discard(request: Request[Any, Any, Any]) -> bool:
-    """Read the rest of the body and forget it. False if it had not ended within DISCARD_S and DISCARD_BYTES_MAX."""
+    """Read the rest of the body and forget it. False if it had not ended within DISCARD_S and DISCARD_BYTES_MAX, or
+    paused for DISCARD_IDLE_S.
+    """
     size = 0
+    now = asyncio.get_running_loop().time
     try:
-        async with asyncio.timeout(DISCARD_S):
+        async with asyncio.timeout(DISCARD_S), asyncio.timeout(DISCARD_IDLE_S) as idle:
             async for part in _parts(request):
+                idle.reschedule(now() + DISCARD_IDLE_S)
                 size += len(part)
                 if size > DISCARD_BYTES_MAX:
                     return False
