@@ -167,6 +167,7 @@ async def test_who_has_no_key_holds_neither_places_nor_connections_by_sending_no
 ) -> None:
     head = f"POST {CHAT} HTTP/1.1\nHost: x\nAuthorization: Bearer nobody\nContent-Length: 50"
     asked = 0
+    monkeypatch.setattr("gateway.api.body.DISCARD_IDLE_S", 60)
     async with scripted_gateway(requests_open_max=2) as gateway:
         resolve = gateway.principals.resolve
 
