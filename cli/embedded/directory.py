@@ -1,7 +1,7 @@
 """The data directory of `forebay up`: its layout, its lock, its passwords, and who may read it.
 
 It knows nothing of processes. Invariant: whoever holds `Lock` is the only one that starts, stops or writes here;
-`secrets.json` is written once, before anything that was created with its passwords.
+a password is in `secrets.json` before anything is created with it.
 
     DIR/
       lock  state.json  secrets.json  demo.env      mode 600
@@ -29,6 +29,7 @@ class Secrets(msgspec.Struct, frozen=True, kw_only=True):
 
     postgres: str  # the superuser's, used for the first set-up alone
     forebay: str  # the owner of the database
+    gateway: str = ""  # gateways, which own nothing in it
     nats: dict[str, str]  # role -> password
     keys: dict[str, str] = {}  # "acme", "hobby", "admin" -> the full key
 
@@ -97,12 +98,17 @@ class DataDirectory:
         """This directory's passwords; made at the first call, with one for each of `nats_roles`."""
         if self.secrets_file.exists():
             try:
-                return msgspec.json.decode(self.secrets_file.read_bytes(), type=Secrets)
+                found = msgspec.json.decode(self.secrets_file.read_bytes(), type=Secrets)
             except msgspec.DecodeError as error:
                 raise DataDirectoryError(f"{self.secrets_file} is damaged: {error}") from error
+            if not found.gateway:  # of a version whose gateways were the owner
+                found = msgspec.structs.replace(found, gateway=_password())
+                self.save_secrets(found)
+            return found
         if self.postgres.exists():
             raise DataDirectoryError(f"{self.secrets_file} is missing, so {self.postgres} cannot be opened")
-        made = Secrets(postgres=_password(), forebay=_password(), nats={role: _password() for role in nats_roles})
+        nats = {role: _password() for role in nats_roles}
+        made = Secrets(postgres=_password(), forebay=_password(), gateway=_password(), nats=nats)
         self.save_secrets(made)
         return made
 

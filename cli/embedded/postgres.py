@@ -25,6 +25,7 @@ from cli.errors import CommandError, DataDirectoryError
 MAJOR = "18"
 SUPERUSER = "postgres"
 OWNER = "forebay"
+GATEWAY = "forebay_gateway"
 DATABASE = "forebay"
 ROOT_RUNS_AS = "nobody"
 INITDB_SECONDS_MAX = 120
@@ -184,5 +185,19 @@ async def ensure_database(superuser_url: str, owner_password: str) -> None:
             await connection.execute(f"CREATE ROLE {OWNER} LOGIN CREATEROLE PASSWORD '{owner_password}'")
         if not await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", DATABASE):
             await connection.execute(f"CREATE DATABASE {DATABASE} OWNER {OWNER}")
+    finally:
+        await connection.close(timeout=10)
+
+
+async def ensure_gateway(owner_url: str, password: str) -> None:
+    """Create the account of gateways if it is missing. It may do what the migrated schema lets `forebay_app` do: not
+    change a bill, and not the schema.
+    """
+    import asyncpg
+
+    connection = await asyncpg.connect(owner_url, timeout=10)
+    try:
+        if not await connection.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", GATEWAY):
+            await connection.execute(f"CREATE ROLE {GATEWAY} LOGIN PASSWORD '{password}' IN ROLE forebay_app")
     finally:
         await connection.close(timeout=10)

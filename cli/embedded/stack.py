@@ -18,9 +18,10 @@ KILL_MARGIN_S = 10.0  # beyond the drain time, before a process is killed
 
 @dataclass(frozen=True, slots=True)
 class Urls:
-    """Where the servers are: the same for all with outside servers, a NATS user per role with the embedded one."""
+    """Where the servers are: the same for all with outside servers, a user per role with the embedded ones."""
 
-    postgres: str
+    postgres: str  # as the owner of the database
+    gateway_postgres: str
     nats: Mapping[str, str]  # by role
 
 
@@ -29,10 +30,13 @@ def is_ours(url: str, secrets: Secrets) -> bool:
     return any(password in url for password in (secrets.forebay, *secrets.nats.values()))
 
 
-def postgres_urls(secrets: Secrets, port: int) -> tuple[str, str]:
-    """The superuser's (for the first set-up) and the owner's."""
-    superuser = postgres.url(postgres.SUPERUSER, secrets.postgres, port, "postgres")
-    return superuser, postgres.url(postgres.OWNER, secrets.forebay, port, postgres.DATABASE)
+def postgres_urls(secrets: Secrets, port: int) -> tuple[str, str, str]:
+    """The superuser's (for the first set-up), the owner's and the gateways'."""
+    return (
+        postgres.url(postgres.SUPERUSER, secrets.postgres, port, "postgres"),
+        postgres.url(postgres.OWNER, secrets.forebay, port, postgres.DATABASE),
+        postgres.url(postgres.GATEWAY, secrets.gateway, port, postgres.DATABASE),
+    )
 
 
 def nats_urls(secrets: Secrets, port: int) -> dict[str, str]:
@@ -54,7 +58,7 @@ def gateways(settings: UpSettings, directory: DataDirectory, environ: Mapping[st
                 "FOREBAY_HOST": settings.host,
                 "FOREBAY_PORT": str(settings.gateway_port(index)),
                 "FOREBAY_OPS_PORT": str(settings.gateway_ops_port(index)),
-                "FOREBAY_POSTGRES_URL": urls.postgres,
+                "FOREBAY_POSTGRES_URL": urls.gateway_postgres,
                 "FOREBAY_NATS_URL": urls.nats["gateway"],
                 "FOREBAY_DRAIN_S": str(settings.drain_s),
             },

@@ -39,8 +39,8 @@ class Start:
         workers = stack.workers(self.settings, self.directory, self.environ, nats_urls)
         await supervisor.start(workers)  # loading a model takes longest, and needs no database
         with self.terminal.spinner("starting Postgres"):
-            postgres_url = await self._postgres(supervisor, secrets)
-        urls = Urls(postgres=postgres_url, nats=nats_urls)
+            owner_url, gateway_url = await self._postgres(supervisor, secrets)
+        urls = Urls(postgres=owner_url, gateway_postgres=gateway_url, nats=nats_urls)
         with self.terminal.spinner("preparing the database"):
             keys = await self._database(urls, secrets)
         demo.write(self.directory, self.settings, urls, keys)
@@ -50,20 +50,21 @@ class Start:
             await supervisor.until_healthy([*workers, *gateways], self.settings.start_s)
         self._welcome()
 
-    async def _postgres(self, supervisor: Supervisor, secrets: Secrets) -> str:
+    async def _postgres(self, supervisor: Supervisor, secrets: Secrets) -> tuple[str, str]:
+        """The owner's URL and the gateways'."""
         outside = self.settings.postgres_url
         if outside is not None and not stack.is_ours(outside.reveal(), secrets):
             self.terminal.say("  postgres     not started here: FOREBAY_POSTGRES_URL is set in this shell")
-            return outside.reveal()
+            return outside.reveal(), outside.reveal()
         port = ports.pick(self._port_before("FOREBAY_POSTGRES_URL", secrets))
-        superuser_url, url = stack.postgres_urls(secrets, port)
+        superuser_url, owner_url, gateway_url = stack.postgres_urls(secrets, port)
         await asyncio.to_thread(postgres.ensure_cluster, self.directory, secrets, self.terminal.say)
         child = postgres.child(self.directory, port)
         await supervisor.start([child])
         await supervisor.until(child, postgres.wait_ready(superuser_url))
         await postgres.ensure_database(superuser_url, secrets.forebay)
         self.terminal.say(f"  postgres     {child.address}")
-        return url
+        return owner_url, gateway_url
 
     async def _nats(self, supervisor: Supervisor, secrets: Secrets) -> dict[str, str]:
         outside = self.settings.nats_url
@@ -78,16 +79,18 @@ class Start:
         return stack.nats_urls(secrets, port)
 
     async def _database(self, urls: Urls, secrets: Secrets) -> dict[str, str]:
-        """Schema and demo tenants; the demo keys, made at the first start."""
+        """Schema, the gateways' account and demo tenants; the demo keys, made at the first start."""
         from sqlalchemy.exc import SQLAlchemyError
 
         from gateway.db import migrate, pools, seed
 
+        own = stack.is_ours(urls.postgres, secrets)
         try:
             await migrate.upgrade(urls.postgres)
+            if own:
+                await postgres.ensure_gateway(urls.postgres, secrets.gateway)
             keys = await seed.demo(urls.postgres, secrets.keys)
         except (migrate.SchemaError, SQLAlchemyError, *pools.AWAY) as error:
-            own = stack.is_ours(urls.postgres, secrets)
             hint = "" if own else " (FOREBAY_POSTGRES_URL is set in this shell, perhaps by another demo.env)"
             raise CommandError(f"the database cannot be prepared: {str(error).splitlines()[0]}{hint}") from error
         if keys != secrets.keys:

@@ -1,4 +1,4 @@
-"""What both endpoints do with a request: place, key, body, admission, dispatch, answer, in this order.
+"""What both endpoints do with a request: key, place, body, admission, dispatch, answer, in this order.
 
 Beside Litestar and not in it (docs/adr/0019). Nothing of the body is looked at before the key is known to be good. The
 client is watched from the moment its body is there; when it hangs up, everything that was begun for it ends. What was
@@ -116,9 +116,9 @@ class Answers:
         """Whoever asks, and the body, with a place taken at the gate. Raises GatewayError, with none taken."""
         gate, settings, inside = self._services.gate, self._settings, False
         try:
-            gate.enter()
-            inside = True
             principal = await guards.inference(scope, self._services)
+            gate.enter()  # not before: whoever has no key could take all places
+            inside = True
             visit.tenant = str(principal.tenant_id)
             data = await body.read(scope, receive, bytes_max=settings.body_bytes_max, seconds=settings.body_s)
         except BaseException as error:

@@ -21,6 +21,7 @@ T = TypeVar("T")
 
 DISCARD_BYTES_MAX = 64 * 1024 * 1024
 DISCARD_S = 10.0
+DISCARD_IDLE_S = 2.0  # without a byte: whoever has no key must not hold connections by sending nothing
 MESSAGE_CHARS_MAX = 300
 HALF_A_PAIR = "it has half of a surrogate pair (\\ud800 to \\udfff), which is no character"
 HALF_A_PAIR_FAULTS = (
@@ -29,7 +30,7 @@ HALF_A_PAIR_FAULTS = (
 )  # msgspec's words for it, in fields that it reads and skips
 TRUNCATED = "Input data was truncated"
 ROOM = b" " * 8  # with which msgspec tells half a pair near the end of a body from a body that ends too early
-ASKED_FOR = "body_asked_for"  # a request's state: its client may have begun to send the body
+ASKED_FOR = "forebay.body_asked_for"  # in a scope: its client may have begun to send the body
 ENCODINGS = ("", "identity")
 MEDIA_TYPES = ("", "application/json", "application/octet-stream", "text/plain")
 
@@ -48,7 +49,7 @@ async def read(scope: Scope, receive: Receive, *, bytes_max: int, seconds: float
     declared = headers.first(scope, b"content-length")
     if declared.isdecimal() and int(declared) > bytes_max:
         raise _too_large(bytes_max)
-    scope["state"][ASKED_FOR] = True
+    scope[ASKED_FOR] = True  # pyright: ignore[reportGeneralTypeIssues] (a key of our own beside ASGI's)
     parts: list[bytes] = []
     size, more = 0, True
     try:
@@ -65,18 +66,24 @@ async def read(scope: Scope, receive: Receive, *, bytes_max: int, seconds: float
 
 
 async def refuse(scope: Scope, receive: Receive, error: GatewayError) -> None:
-    """Throw away what a request still sends that `error` refuses, and end its connection if it does not stop."""
+    """Throw away what a request still sends that `error` refuses, and end its connection if it does not stop, or waits
+    to be told to begin.
+    """
     if isinstance(error, BodyTimeout) or _waits_to_send(scope) or not await _discard(receive):
         error.headers["connection"] = "close"
 
 
 async def _discard(receive: Receive) -> bool:
-    """Read the rest of the body and forget it. False if it had not ended within DISCARD_S and DISCARD_BYTES_MAX."""
+    """Read the rest of the body and forget it. False if it had not ended within DISCARD_S and DISCARD_BYTES_MAX, or
+    paused for DISCARD_IDLE_S.
+    """
     size, more = 0, True
+    now = asyncio.get_running_loop().time
     try:
-        async with asyncio.timeout(DISCARD_S):
+        async with asyncio.timeout(DISCARD_S), asyncio.timeout(DISCARD_IDLE_S) as idle:
             while more and size <= DISCARD_BYTES_MAX:
                 part, more = await _part(receive)
+                idle.reschedule(now() + DISCARD_IDLE_S)
                 size += len(part)
     except TimeoutError:
         return False
@@ -143,8 +150,7 @@ def _short(text: str) -> str:
 
 
 def _waits_to_send(scope: Scope) -> bool:
-    expects = headers.first(scope, b"expect").strip().lower() == "100-continue"
-    return expects and ASKED_FOR not in scope["state"]
+    return ASKED_FOR not in scope and headers.first(scope, b"expect").strip().lower() == "100-continue"
 
 
 async def _part(receive: Receive) -> tuple[bytes, bool]:

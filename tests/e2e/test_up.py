@@ -64,6 +64,12 @@ def test_demo_env_is_private_and_complete(stack: Stack) -> None:
     }
 
 
+def test_gateways_own_nothing_in_the_database(stack: Stack) -> None:
+    """All that the other tests here ask of them they do without: only operators' commands are the owner."""
+    sql = "SELECT DISTINCT usename FROM pg_stat_activity WHERE application_name = 'forebay'"
+    assert [row["usename"] for row in stack.query(sql)] == ["forebay_gateway"]
+
+
 def test_the_demo_tenants_have_their_limits(stack: Stack) -> None:
     sql = (
         "SELECT t.name, p.tier, q.metric, q.allowed FROM tenants t JOIN plans p ON p.id = t.plan_id"

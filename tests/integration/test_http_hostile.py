@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.answers import Answer
-from tests.scripted_gateway import AUTH, KEY, ScriptedGateway, eventually, scripted_gateway
+from tests.scripted_gateway import AUTH, KEY, Caller, ScriptedGateway, eventually, scripted_gateway
 from tests.tiny_model import MODEL
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -160,6 +160,36 @@ async def test_a_client_that_leaves_within_its_body(gateway: ScriptedGateway) ->
     writer.close()
     await writer.wait_closed()
     await eventually(lambda: gateway.outcomes() == {"client_closed_request": 1})
+
+
+async def test_who_has_no_key_holds_neither_places_nor_connections_by_sending_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    head = f"POST {CHAT} HTTP/1.1\nHost: x\nAuthorization: Bearer nobody\nContent-Length: 50"
+    asked = 0
+    monkeypatch.setattr("gateway.api.body.DISCARD_IDLE_S", 60)
+    async with scripted_gateway(requests_open_max=2) as gateway:
+        resolve = gateway.principals.resolve
+
+        async def counted(values: list[str]) -> Caller:
+            nonlocal asked
+            asked += 1
+            return await resolve(values)
+
+        monkeypatch.setattr(gateway.principals, "resolve", counted)
+        waiting = [(await asyncio.open_connection("127.0.0.1", gateway.port))[1] for _ in range(2)]
+        for writer in waiting:
+            writer.write(head.replace("\n", "\r\n").encode() + b"\r\n\r\n{")
+        await eventually(lambda: asked == 2)
+        assert (await gateway.post(CHAT, ASK)).status == 200
+        for writer in waiting:
+            writer.close()
+            await writer.wait_closed()
+    monkeypatch.setattr("gateway.api.body.DISCARD_IDLE_S", 0.05)
+    async with scripted_gateway() as gateway:
+        answer = await raw(gateway, head, b"{")
+        assert b" 401 " in answer.split(b"\r\n")[0]
+        assert b"connection: close" in answer
 
 
 async def test_the_key_comes_before_the_body(gateway: ScriptedGateway) -> None:

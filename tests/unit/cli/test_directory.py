@@ -2,6 +2,7 @@ import os
 import stat
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cli.embedded.directory import DataDirectory
@@ -19,10 +20,19 @@ def directory(tmp_path: Path) -> DataDirectory:
 
 def test_passwords_are_made_once_and_nobody_else_may_read_them(directory: DataDirectory) -> None:
     first = directory.load_secrets(ROLES)
-    assert len({first.postgres, first.forebay, *first.nats.values()}) == 4
+    assert len({first.postgres, first.forebay, first.gateway, *first.nats.values()}) == 5
     assert directory.load_secrets(ROLES) == first
     assert stat.S_IMODE(directory.secrets_file.stat().st_mode) == 0o600
     assert stat.S_IMODE(directory.root.stat().st_mode) == 0o700
+
+
+def test_a_directory_of_before_gets_the_password_that_it_lacks(directory: DataDirectory) -> None:
+    first = directory.load_secrets(ROLES)
+    directory.save_secrets(msgspec.structs.replace(first, gateway=""))
+    completed = directory.load_secrets(ROLES)
+    assert completed.gateway
+    assert msgspec.structs.replace(completed, gateway=first.gateway) == first
+    assert directory.load_secrets(ROLES) == completed
 
 
 def test_only_one_may_hold_the_directory(directory: DataDirectory) -> None:

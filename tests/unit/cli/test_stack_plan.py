@@ -14,7 +14,9 @@ from shared.settings import SettingsError
 from tests.services import free_port
 
 URLS = Urls(
-    postgres="postgresql://forebay:pw@127.0.0.1:1/forebay", nats={role: f"nats://{role}:x@h:1" for role in nats.ROLES}
+    postgres="postgresql://forebay:pw@127.0.0.1:1/forebay",
+    gateway_postgres="postgresql://forebay_gateway:pw@127.0.0.1:1/forebay",
+    nats={role: f"nats://{role}:x@h:1" for role in nats.ROLES},
 )
 SECRETS = Secrets(postgres="super", forebay="owner-pw", nats={role: f"{role}-pw" for role in nats.ROLES})
 
@@ -37,7 +39,7 @@ def test_each_program_gets_its_own_role_and_no_more(tmp_path: Path) -> None:
     (gateway,) = stack.gateways(UpSettings(), directory, outside, URLS)
     (worker,) = stack.workers(UpSettings(), directory, outside, URLS.nats)
     assert gateway.env["FOREBAY_NATS_URL"] == URLS.nats["gateway"]
-    assert gateway.env["FOREBAY_POSTGRES_URL"] == URLS.postgres
+    assert gateway.env["FOREBAY_POSTGRES_URL"] == URLS.gateway_postgres
     assert worker.env["FOREBAY_NATS_URL"] == URLS.nats["worker"]
     assert "FOREBAY_POSTGRES_URL" not in worker.env
     assert worker.env["FOREBAY_DTYPE"] == "fp32"
