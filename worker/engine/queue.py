@@ -8,6 +8,7 @@ finding the head costs no more with ten thousand waiting sequences than with ten
 
 from bisect import bisect_left, insort
 from heapq import heapify, heappop, heappush, heapreplace
+from math import inf
 from operator import attrgetter
 
 from worker.engine.sequence import Sequence
@@ -128,6 +129,11 @@ class WaitingQueue:
             return None
         tier = min(self._tiers) if strict else self._service.tiers(self._tiers)[0]
         return self._tiers[tier].head()
+
+    @property
+    def most_urgent(self) -> float:
+        """The most urgent tier that waits; infinite if nobody does."""
+        return min(self._tiers, default=inf)
 
     def counts(self) -> dict[int, int]:
         """Sequences by tier."""

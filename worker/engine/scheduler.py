@@ -277,6 +277,8 @@ class Scheduler:
 
     def _admit(self, draft: Draft, preempted: int, *, on_floor: bool) -> int:
         """Admit whose turn it is while there is room and budget. How many this step has preempted, then."""
+        if self._is_full_for_all():
+            return preempted
         reserved = False  # what is free is left to a sequence on the floor share that has no room yet
         while (sequence := self.waiting.head(strict=on_floor)) is not None:
             # Only one goes on the floor share in a step: the service learns what it costs only when the step has run.
@@ -300,6 +302,13 @@ class Scheduler:
                 break
         self.waiting.settle()
         return preempted
+
+    def _is_full_for_all(self) -> bool:
+        """Whether every place is taken, and by nobody who would give way to one that waits: then whose turn it is need
+        not be found out, which takes a turn for each tenant whose counter has grown.
+        """
+        full = len(self.running) == self._config.sequences_max
+        return full and self.waiting.most_urgent >= self._least_urgent
 
     def _find_place(
         self, sequence: Sequence, draft: Draft, preempted: int, *, reserved: bool

@@ -3,6 +3,7 @@ import pytest
 from tests.unit.engine.builders import enqueue, make_scheduler, make_sequence, run_step, shape
 from worker.engine.blocks import NO_TABLE
 from worker.engine.sequence import Status
+from worker.engine.service import Service
 
 
 def test_a_long_prompt_is_cut_into_chunks_beside_decodes():
@@ -188,3 +189,25 @@ def test_integrity_finds_a_waiting_sequence_with_blocks():
 def test_numbers_that_cannot_make_progress_are_refused(options):
     with pytest.raises(ValueError):
         make_scheduler(**options)
+
+
+class Asked(Service):
+    """Counts how often it is asked for a counter."""
+
+    times = 0
+
+    def level(self, tier: int, tenant: str) -> float:
+        self.times += 1
+        return super().level(tier, tenant)
+
+
+@pytest.mark.parametrize(("tier", "is_asked"), [(1, False), (2, False), (0, True)])
+def test_with_every_place_taken_a_turn_is_looked_for_only_if_somebody_may_give_way(tier, is_asked):
+    service = Asked()
+    scheduler = make_scheduler(sequences_max=1, service=service)
+    enqueue(scheduler, make_sequence(0, 3, tier=1))
+    run_step(scheduler)
+    enqueue(scheduler, make_sequence(1, 3, tier=tier))
+    before = service.times
+    scheduler.schedule()
+    assert (service.times > before) == is_asked
