@@ -40,7 +40,7 @@ class Attempt:
         self.left: wire.CancelReason | None = None
         self.billed_here = False
         self.publishing: asyncio.Future[None] | None = (
-            None  # done when its place in the queue is known, or never will be
+            None  # done once its place in the queue is known, or there is none
         )
         self.timer: asyncio.TimerHandle | None = None  # until it has waited, or run, for as long as it may
         self.answered = asyncio.Event()  # bound, failed or over: whoever opened it can go on

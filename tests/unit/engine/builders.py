@@ -42,6 +42,24 @@ def make_runner(*, blocks: int = 64, block_size: int = BLOCK_SIZE, context: int 
     )
 
 
+class AroundRunner:
+    """The runner of `make_runner`, for one that looks at its steps or changes what they give."""
+
+    def __init__(self, *, blocks: int = 64) -> None:
+        self._inner = make_runner(blocks=blocks)
+        self.vocab_size = self._inner.vocab_size
+        self.block_size = self._inner.block_size
+        self.blocks_total = self._inner.blocks_total
+        self.context_length = self._inner.context_length
+        self.steps_ahead = 0
+
+    def submit(self, batch: Batch) -> Sampled:
+        return self._inner.submit(batch)
+
+    def close(self) -> None:
+        pass
+
+
 def make_engine(runner: Runner | None = None, *, service: Service | None = None, **config: float) -> Engine:
     runner = runner or make_runner()
     defaults = {"block_size": runner.block_size, "context_length": runner.context_length, "watermark": 0.0}

@@ -3,31 +3,23 @@
 import pytest
 
 from tests.unit.engine.ahead import Ahead
-from tests.unit.engine.builders import Transcript, assert_idle, make_engine, make_request, make_runner
+from tests.unit.engine.builders import AroundRunner, Transcript, assert_idle, make_engine, make_request
 from worker.engine.batch import Batch, Sampled
 from worker.engine.runner import Runner, RunnerBroken
 
 
-class Dying:
+class Dying(AroundRunner):
     """Computes so many steps, and never again."""
 
     def __init__(self, *, steps: int) -> None:
-        self._inner = make_runner()
-        self.vocab_size = self._inner.vocab_size
-        self.block_size = self._inner.block_size
-        self.blocks_total = self._inner.blocks_total
-        self.context_length = self._inner.context_length
-        self.steps_ahead = 0
+        super().__init__()
         self._steps_left = steps
 
     def submit(self, batch: Batch) -> Sampled:
         self._steps_left -= 1
         if self._steps_left < 0:
             raise RunnerBroken("gone")
-        return self._inner.submit(batch)
-
-    def close(self) -> None:
-        pass
+        return super().submit(batch)
 
 
 @pytest.mark.parametrize("wrap", [lambda runner: runner, Ahead], ids=["in step", "ahead"])

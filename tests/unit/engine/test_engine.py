@@ -7,6 +7,7 @@ from tests.unit.engine.builders import (
     EOS,
     EOT,
     VOCABULARY,
+    AroundRunner,
     ScriptedRunner,
     Transcript,
     assert_idle,
@@ -226,22 +227,17 @@ def test_a_step_that_raises_ends_its_requests_and_no_others():
     assert failures[0].__notes__ == ["in a step of 1 sequences and 1 tokens"]
 
 
-class _BadRows:
+class _BadRows(AroundRunner):
     """Damages the rows of one choice, in one step, of what a runner says."""
 
     def __init__(self, *, choice: int, row_error: str | None) -> None:
-        self._inner = make_runner()
-        self.vocab_size = self._inner.vocab_size
-        self.block_size = self._inner.block_size
-        self.blocks_total = self._inner.blocks_total
-        self.context_length = self._inner.context_length
-        self.steps_ahead = 0
+        super().__init__()
         self._choice = choice
         self._row_error = row_error
         self._steps = 0
 
     def submit(self, batch: Batch) -> Sampled:
-        sampled = self._inner.submit(batch)
+        sampled = super().submit(batch)
         self._steps += 1
         for row, params in enumerate(batch.samples):
             if params.choice == self._choice and self._steps == 3:
@@ -250,9 +246,6 @@ class _BadRows:
                 else:
                     sampled.errors[row] = self._row_error
         return sampled
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.mark.parametrize("row_error", ["NaN logits", None], ids=["reported", "outside the vocabulary"])

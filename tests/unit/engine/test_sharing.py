@@ -4,13 +4,13 @@ import pytest
 
 from tests.unit.engine.builders import (
     BLOCK_SIZE,
+    AroundRunner,
     Transcript,
     assert_idle,
     drain,
     make_engine,
     make_load,
     make_request,
-    make_runner,
     run_alone,
 )
 from worker.engine.batch import Batch, Sampled
@@ -18,30 +18,22 @@ from worker.engine.engine import Engine
 from worker.engine.request import EngineRequest
 
 
-class Watched:
+class Watched(AroundRunner):
     """A runner that keeps the batches, and damages a row or fails when told to."""
 
     def __init__(self, blocks: int = 64) -> None:
-        self._inner = make_runner(blocks=blocks)
-        self.vocab_size = self._inner.vocab_size
-        self.block_size = self._inner.block_size
-        self.blocks_total = self._inner.blocks_total
-        self.context_length = self._inner.context_length
-        self.steps_ahead = 0
+        super().__init__(blocks=blocks)
         self.batches: list[Batch] = []
         self.fault: Exception | str | None = None
 
     def submit(self, batch: Batch) -> Sampled:
         self.batches.append(batch)
-        sampled = self._inner.submit(batch)
+        sampled = super().submit(batch)
         if isinstance(self.fault, Exception):
             raise self.fault
         if self.fault is not None and sampled.ids:
             sampled.errors[0] = self.fault
         return sampled
-
-    def close(self) -> None:
-        pass
 
     @property
     def tokens(self) -> list[int]:
