@@ -12,9 +12,12 @@ import torch
 import triton
 from torch import Tensor
 
+from kernels.arguments import expect
 from kernels.attention_table import KvType, Tile, tiles
 from kernels.capability import capability, has_fp8
 from kernels.quantized_kv import form_of, raw
+
+TYPES = {torch.float32, torch.bfloat16, torch.float16}
 
 
 @dataclass(slots=True, frozen=True)
@@ -45,11 +48,13 @@ class AttentionCall:
         assert self.k_scale is not None or q.dtype == k_cache.dtype
         assert self.window is None or self.window > 0
         assert self.soft_cap is None or self.soft_cap > 0
+        assert q.dtype in TYPES
         assert q.stride(2) == k_cache.stride(3) == self.block_tables.stride(1) == 1
-        assert self.query_start.shape[0] == self.block_tables.shape[0] + 1 == self.context_lens.shape[0] + 1
-        assert self.query_start.is_contiguous()
-        assert self.context_lens.is_contiguous()
-        for other in (k_cache, v_cache, self.block_tables, self.query_start, self.context_lens):
+        assert self.block_tables.dtype == torch.int32
+        assert self.block_tables.shape[0] == self.sequences
+        expect("query_start", self.query_start, (self.sequences + 1,), torch.int32, q.device)
+        expect("context_lens", self.context_lens, (self.sequences,), torch.int32, q.device)
+        for other in (k_cache, v_cache, self.block_tables):
             assert other.device == q.device
 
     @property

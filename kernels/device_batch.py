@@ -31,6 +31,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.arguments import expect
 from kernels.launch import Launch
 from kernels.on_device import on_device
 
@@ -190,6 +191,7 @@ def patch_rows(rows: SequenceRows, patches: Tensor) -> None:
     assert patches.dtype == torch.int32
     assert patches.is_contiguous()
     assert patches.device == rows.computed.device
+    _check_rows(rows)
     if count == 0:
         return
     on_device(rows.computed.device, _patch_kernel, (triton.cdiv(count, _BLOCK),))(
@@ -205,9 +207,9 @@ def prepare_batch(rows: SequenceRows, batch: BatchRows, out: PreparedBatch, *, b
     assert out.block_tables.shape[0] == len(out.context_lens) == sequences
     assert out.block_tables.shape[1] <= rows.block_tables.shape[1]
     assert out.ids.shape == out.positions.shape == out.slots.shape == (tokens,)
-    assert rows.block_tables.dtype == torch.int32
-    assert {batch.given_ids.dtype, rows.last_ids.dtype, out.ids.dtype} == {torch.int64}
-    assert rows.block_tables.stride(1) == out.block_tables.stride(1) == 1
+    assert block_size > 0
+    assert batch.given_ids.dtype == out.ids.dtype == torch.int64
+    assert out.block_tables.stride(1) == 1
     _check(rows, batch)
     for tensor in (out.ids, out.positions, out.slots, out.context_lens):
         assert tensor.is_contiguous()
@@ -252,11 +254,20 @@ def commit_batch(rows: SequenceRows, batch: BatchRows, drawn: Tensor, sample_of:
 
 
 def _check(rows: SequenceRows, batch: BatchRows) -> None:
-    for tensor in (rows.computed, rows.last_ids, batch.rows, batch.query_start, batch.given_ids):
-        assert tensor.is_contiguous()
-        assert tensor.device == rows.computed.device
-    assert batch.query_start.shape == (len(batch.rows) + 1,)
-    assert {batch.rows.dtype, batch.query_start.dtype, rows.computed.dtype} == {torch.int32}
+    _check_rows(rows)
+    device, sequences = rows.computed.device, len(batch.rows)
+    expect("rows", batch.rows, (sequences,), torch.int32, device)
+    expect("query_start", batch.query_start, (sequences + 1,), torch.int32, device)
+    expect("given_ids", batch.given_ids, (len(batch.given_ids),), torch.int64, device)
+
+
+def _check_rows(rows: SequenceRows) -> None:
+    places, device = len(rows.block_tables), rows.computed.device
+    expect("computed", rows.computed, (places,), torch.int32, device)
+    expect("last_ids", rows.last_ids, (places,), torch.int64, device)
+    assert rows.block_tables.dtype == torch.int32
+    assert rows.block_tables.stride(1) == 1
+    assert rows.block_tables.device == device
 
 
 def launches(_architecture: str) -> list[Launch]:

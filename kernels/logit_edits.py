@@ -19,9 +19,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.arguments import expect
 from kernels.on_device import on_device
 from kernels.part import part
-from kernels.sampling import BANNED, LOGIT_MAX, NOT_FINITE, OUTSIDE, PENALTY_MIN, LogitEdits
+from kernels.sampling import BANNED, LOGIT_MAX, NOT_FINITE, OUTSIDE, PENALTY_MIN, LogitEdits, TokenLists
 
 _LOGIT_MAX = tl.constexpr(LOGIT_MAX)
 _PENALTY_MIN = tl.constexpr(PENALTY_MIN)
@@ -116,16 +117,13 @@ def edit_logits(logits: Tensor, edits: LogitEdits) -> Tensor:
     rows, vocab = logits.shape
     assert logits.dtype == torch.float32, "a bias may be less than a narrower type resolves"
     assert logits.stride(1) == 1
-    lists = (edits.bias, edits.seen, edits.banned)
-    for each in lists:
-        assert each.starts.shape == (rows + 1,)
-        assert each.ids.shape == each.values.shape
-        assert each.starts.dtype == each.ids.dtype == torch.int32
-        assert each.values.dtype == torch.float32
-    for each in (edits.repetition, edits.presence, edits.frequency):
-        assert each.shape == (rows,)
-        assert each.dtype == torch.float32
-        assert each.is_contiguous()
+    for name in ("bias", "seen", "banned"):
+        lists: TokenLists = getattr(edits, name)
+        expect(f"{name}.starts", lists.starts, (rows + 1,), torch.int32, logits.device)
+        expect(f"{name}.ids", lists.ids, (lists.ids.numel(),), torch.int32, logits.device)
+        expect(f"{name}.values", lists.values, (lists.ids.numel(),), torch.float32, logits.device)
+    for name in ("repetition", "presence", "frequency"):
+        expect(name, getattr(edits, name), (rows,), torch.float32, logits.device)
     faults = torch.empty(rows, dtype=torch.int32, device=logits.device)
     if rows == 0:
         return faults

@@ -13,6 +13,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
+from kernels.arguments import expect
 from kernels.part import part
 
 KvForm = Literal["model", "int8", "fp8"]
@@ -24,9 +25,7 @@ def form_of(cache: Tensor, scale: Tensor | None) -> KvForm:
     form = forms.get(cache.dtype, "model")
     assert (scale is None) == (form == "model")
     if scale is not None:
-        assert scale.shape == cache.shape[:3]
-        assert scale.dtype == torch.float32
-        assert scale.is_contiguous()
+        expect("scale", scale, cache.shape[:3], torch.float32, cache.device)
     return form
 
 

@@ -235,13 +235,8 @@ def _check(x: Tensor, weight: QuantizedWeight) -> None:
     assert x.dtype in _TYPES
     assert x.stride(1) == 1
     assert x.stride(0) % 2 == x.storage_offset() % 2 == 0
-    assert x.device == weight.codes.device == weight.scales.device
-    assert weight.codes.is_contiguous()
-    assert (weight.minimums is not None) == (weight.codes.dtype == torch.uint8)
-    for factors in (weight.scales, weight.scales if weight.minimums is None else weight.minimums):
-        assert factors.is_contiguous()
-        assert factors.dtype == weight.scales.dtype
-        assert factors.device == x.device
+    assert x.device == weight.codes.device
+    weight.check()
 
 
 def _chunk_of(weight: QuantizedWeight, dtype: torch.dtype) -> int:

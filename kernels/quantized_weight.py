@@ -15,6 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kernels.arguments import expect
+
+FACTORS = {torch.float16, torch.bfloat16, torch.float32}
 LANES = 16
 GROUP_MULTIPLE = 32  # two halves of 16 inputs are the least that a matrix instruction takes
 
@@ -33,6 +36,18 @@ class QuantizedWeight:
     @property
     def inputs(self) -> int:
         return self.codes.shape[1] * self.group
+
+    def check(self) -> None:
+        """Raises ValueError or AssertionError for tensors that are not what the fields say."""
+        codes, four_bits = self.codes, self.codes.dtype == torch.uint8
+        assert four_bits or codes.dtype == torch.int8
+        assert (self.minimums is not None) == four_bits, "4-bit codes have minimums, 8-bit ones have none"
+        tiles, groups = -(-self.outputs // LANES), codes.shape[1]
+        expect("codes", codes, (tiles, groups, codes.shape[2], LANES), codes.dtype, codes.device)
+        assert self.scales.dtype in FACTORS
+        for name, factors in (("scales", self.scales), ("minimums", self.minimums)):
+            if factors is not None:
+                expect(name, factors, (tiles, groups, LANES), self.scales.dtype, codes.device)
 
     def whole(self, dtype: torch.dtype) -> Tensor:
         """[outputs, inputs] in plain torch: what `whole_weight` must equal."""

@@ -112,6 +112,8 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     _check(x, weight)
     if tokens == 0:
         return x, residual
+    assert x is not residual, "both are overwritten, each with something else"
+    assert tokens == 1 or min(x.stride(0), residual.stride(0)) >= hidden, "no row lies in another, which it overwrites"
     block = cast("int", triton.next_power_of_2(hidden))
     on_device(x.device, _add_rms_norm_kernel, (tokens,))(
         x,

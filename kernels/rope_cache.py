@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.arguments import expect
 from kernels.launch import Launch
 from kernels.on_device import on_device
 from kernels.part import part
@@ -130,9 +131,13 @@ def _write(
     """Halves [kv_heads, HALF] float32 into one slot, quantized with the scale of each head."""
     if KV != "model":
         scale = tl.maximum(tl.max(tl.abs(low), axis=1), tl.max(tl.abs(high), axis=1))[:, None] / largest(KV)
+        # A maximum leaves NaN out, which a reader must not take for a number: with anything that is not finite in its
+        # head the scale is NaN, and the bytes are 0.
+        broken = tl.where(tl.abs(low) + tl.abs(high) < float("inf"), 0.0, float("nan"))
+        scale += tl.sum(broken, axis=1)[:, None]
         tl.store(scale_ptr + scale_offset, scale, mask=scale_mask)
-        low = quantize(low, scale, KV)
-        high = quantize(high, scale, KV)
+        low = quantize(tl.where(scale == scale, low, 0.0), scale, KV)  # noqa: PLR0124
+        high = quantize(tl.where(scale == scale, high, 0.0), scale, KV)  # noqa: PLR0124
     tl.store(low_ptr, low, mask=mask)
     tl.store(low_ptr + HALF, high, mask=mask)
 
@@ -159,11 +164,14 @@ def rope_and_cache(
     block_size, kv_heads = k_cache.shape[1:3]
     half = head_dim // 2
     _check(q, k, v, k_cache, v_cache)
-    assert cos.shape[1] == sin.shape[1] == half
-    assert cos.is_contiguous()
-    assert sin.is_contiguous()
-    assert positions.shape == slots.shape == (tokens,)
-    assert (q_norm is None) == (k_norm is None)
+    for name, table in (("cos", cos), ("sin", sin)):
+        expect(name, table, (len(cos), half), torch.float32, q.device)
+    for name, index in (("positions", positions), ("slots", slots)):
+        expect(name, index, (tokens,), torch.int64, q.device)
+    assert (q_norm is None) == (k_norm is None), "both heads are normed, or none"
+    for name, norm in (("q_norm", q_norm), ("k_norm", k_norm)):
+        if norm is not None:
+            expect(name, norm, (head_dim,), norm.dtype, q.device)
     form = form_of(k_cache, k_scale)
     assert form == form_of(v_cache, v_scale)
     if tokens == 0:
@@ -204,6 +212,7 @@ def rope_and_cache(
 def _check(q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
     assert k.shape == v.shape == (q.shape[0], *k_cache.shape[2:])
     assert q.shape[2] == k.shape[2]
+    assert q.shape[2] % 2 == 0, "an element turns with the one half a head further"
     assert k_cache.shape == v_cache.shape
     assert k_cache.stride() == v_cache.stride()
     assert k_cache.dtype == v_cache.dtype

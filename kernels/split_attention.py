@@ -21,9 +21,11 @@ each 512 keys and head: 2 x 4 (D + 1) H / (512 x 2 G D b), 1.6 % of it.
 
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 
+from kernels.arguments import expect
 from kernels.attention_call import AttentionCall
 from kernels.attention_launches import launches_of
 from kernels.attention_scratch import SPLIT_KEYS, AttentionScratch, splits
@@ -227,8 +229,8 @@ def _check(scratch: AttentionScratch, call: AttentionCall, needed: int) -> None:
     assert sequences_max >= call.sequences
     assert splits_max >= needed
     assert (heads, head_dim) == call.q.shape[1:]
-    assert scratch.weight_log2.shape == scratch.out.shape[:3]
-    assert scratch.out.device == call.q.device
+    expect("scratch.out", scratch.out, scratch.out.shape, torch.float32, call.q.device)
+    expect("scratch.weight_log2", scratch.weight_log2, scratch.out.shape[:3], torch.float32, call.q.device)
 
 
 def launches(architecture: str) -> list[Launch]:

@@ -79,16 +79,7 @@ def whole_weight(weight: QuantizedWeight, dtype: torch.dtype) -> Tensor:
     """[outputs, inputs] of `dtype`."""
     codes, scales, minimums = weight.codes, weight.scales, weight.minimums
     four_bits = codes.dtype == torch.uint8
-    assert codes.dtype in {torch.int8, torch.uint8}
-    assert codes.is_contiguous()
-    assert codes.shape[0] == triton.cdiv(weight.outputs, LANES)
-    assert codes.shape[3] == LANES
-    assert (minimums is not None) == four_bits
-    for factors in (scales, scales if minimums is None else minimums):
-        assert factors.shape == (*codes.shape[:2], LANES)
-        assert factors.is_contiguous()
-        assert factors.dtype == scales.dtype
-        assert factors.device == codes.device
+    weight.check()
     whole = torch.empty(weight.outputs, weight.inputs, dtype=dtype, device=codes.device)
     rows = codes.shape[1] * codes.shape[2]
     on_device(codes.device, _whole_kernel, (codes.shape[0], triton.cdiv(rows, _CODES)))(

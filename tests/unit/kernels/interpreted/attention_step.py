@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from kernels.attention_call import AttentionCall
+from kernels.attention_scratch import AttentionScratch
 
 NAN = float("nan")
 
@@ -111,3 +112,10 @@ def call_of(step: Step) -> AttentionCall:
         soft_cap=None,
         window=step.window,
     )
+
+
+def scratch_of(sequences: int, context: int, fill: float) -> AttentionScratch:
+    scratch = AttentionScratch.of(sequences, context, heads=2, head_dim=16, device=torch.device("cpu"))
+    for memory in (scratch.out, scratch.weight_log2):
+        memory.fill_(fill)
+    return scratch

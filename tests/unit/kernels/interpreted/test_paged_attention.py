@@ -251,3 +251,15 @@ def test_queries_beyond_two_to_the_31_elements(ops, truth, lens) -> None:
     far = sparse(2 * stride + 128).as_strided(step.q.shape, (stride, *step.q.stride()[1:]))
     far.copy_(step.q)
     assert_near(replace(step, q=far).run(ops), step.exact(truth))
+
+
+@pytest.mark.parametrize("pool", [torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize("name", ["k_scale", "v_scale"])
+@pytest.mark.parametrize("queries", [1, 3])
+def test_whoever_sees_a_head_without_a_number_finds_none(ops, pool, name, queries) -> None:
+    step = Step.of([(queries, 20), (queries, 20)]).quantized(pool)
+    getattr(step, name)[step.block_tables[0, 0].long(), 4, 0] = NAN
+    out = step.run(ops)
+    assert out[:queries, :2].isnan().all()  # of the KV head's two query heads
+    assert out[:queries, 2:].isfinite().all()
+    assert out[queries:].isfinite().all()

@@ -201,3 +201,26 @@ def test_projections_of_more_than_two_to_the_31_elements(ops, truth) -> None:
     assert_near(step.run(ops), exact_q)
     assert_near(step.k_cache[1, :3], exact_k)
     assert_near(step.v_cache[1, :3], exact_v)
+
+
+@pytest.mark.parametrize("pool", [torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize(("place", "value"), [(0, NAN), (15, NAN), (3, float("inf"))])
+def test_what_is_not_finite_is_not_taken_for_a_number_in_a_quantized_pool(ops, truth, pool, place, value) -> None:
+    """In the scale of that head alone, as in the reference."""
+    qkv = torch.randn(3, 2, 2, 16)
+    qkv[1:, 0, 1, place] = value
+    steps = [
+        Step(
+            *qkv.clone(),
+            *torch.zeros(2, 5, BLOCK_SIZE, 2, 16).to(pool),
+            [3, 4],
+            [6, 7],
+            *torch.zeros(2, 5, BLOCK_SIZE, 2),
+        )
+        for _ in range(2)
+    ]
+    for step, own in zip(steps, (ops, truth), strict=True):
+        step.run(own)
+        for scale in (step.k_scale, step.v_scale):
+            assert scale is not None
+            assert scale.isfinite().logical_not().nonzero().tolist() == [[1, 2, 1]]

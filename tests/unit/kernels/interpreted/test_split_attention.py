@@ -6,15 +6,8 @@ import torch
 
 from kernels.attention_scratch import SPLIT_KEYS, AttentionScratch
 from kernels.split_attention import programs_each, reduce_splits, split_attention
-from tests.unit.kernels.interpreted.attention_step import NAN, Step, call_of
+from tests.unit.kernels.interpreted.attention_step import NAN, Step, call_of, scratch_of
 from tests.unit.kernels.interpreted.near import assert_near, sparse
-
-
-def scratch_of(sequences: int, context: int, fill: float) -> AttentionScratch:
-    scratch = AttentionScratch.of(sequences, context, heads=2, head_dim=16, device=torch.device("cpu"))
-    for memory in (scratch.out, scratch.weight_log2):
-        memory.fill_(fill)
-    return scratch
 
 
 def long(lens) -> Step:
