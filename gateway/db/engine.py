@@ -6,19 +6,24 @@ admission takes 0.37 ms at p50 there and 1.35 ms through SQLAlchemy.
 No statement is prepared by name, because behind a pooler in transaction mode the next one may meet another server
 connection. Nothing connects before it is first used, so a gateway starts while Postgres is away. The driver reads the
 URL, here as in `pools`, so that `?sslmode=require` means the same to both.
+
+Invariant: a connection leads to a server that can be written to. While a standby takes over, an address may still lead
+to one that cannot: it would answer every question, refuse every write, and be kept for ever.
 """
 
 from functools import partial
+from typing import Final
+from urllib.parse import urlsplit
 
 import asyncpg
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from shared.settings import SettingsError
 
+SCHEMES: Final = ("postgresql", "postgres")
 CONNECT_TIMEOUT_S = 3.0
 COMMAND_TIMEOUT_S = 10.0
+WRITABLE: Final = "read-write"  # of several hosts in a URL, the one that is
 
 
 def create(url: str, *, connections_max: int = 4, command_timeout_s: float | None = COMMAND_TIMEOUT_S) -> AsyncEngine:
@@ -31,7 +36,7 @@ def create(url: str, *, connections_max: int = 4, command_timeout_s: float | Non
         pool_timeout=CONNECT_TIMEOUT_S,
         pool_pre_ping=True,
         connect_args={
-            "async_creator_fn": partial(asyncpg.connect, url),
+            "async_creator_fn": partial(asyncpg.connect, url, target_session_attrs=WRITABLE),
             "timeout": CONNECT_TIMEOUT_S,
             "command_timeout": command_timeout_s,
             "statement_cache_size": 0,
@@ -45,8 +50,11 @@ def create(url: str, *, connections_max: int = 4, command_timeout_s: float | Non
 def _check(url: str) -> None:
     """Without a word of what may be a password."""
     try:
-        known = make_url(url).drivername in ("postgresql", "postgres")
-    except (ArgumentError, ValueError):
+        parts = urlsplit(url)
+        hosts = parts.netloc.rpartition("@")[2].split(",")
+        known = parts.scheme in SCHEMES and all(urlsplit(f"//{host}").port != 0 for host in hosts)
+    except ValueError:
         known = False
     if not known:
-        raise SettingsError("FOREBAY_POSTGRES_URL is not of the form postgresql://USER:PASSWORD@HOST:PORT/DATABASE")
+        form = "postgresql://USER:PASSWORD@HOST:PORT/DATABASE, where there may be several HOST:PORT with commas between"
+        raise SettingsError(f"FOREBAY_POSTGRES_URL is not of the form {form}")

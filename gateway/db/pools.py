@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from gateway.db.engine import CONNECT_TIMEOUT_S
+from gateway.db.engine import CONNECT_TIMEOUT_S, WRITABLE
 
 # Whatever a call of a fixed statement with checked arguments can raise: the connection is gone, the server is
 # starting, stopping, full, read-only or not migrated. None of it is a decision.
@@ -26,6 +26,7 @@ def create(url: str, *, connections_max: int, pooler: bool = False) -> asyncpg.P
         min_size=0,
         max_size=connections_max,
         timeout=CONNECT_TIMEOUT_S,
+        target_session_attrs=WRITABLE,
         reset=_keep,
         statement_cache_size=0 if pooler else 100,
         server_settings={} if pooler else {"application_name": "forebay"},

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
+from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.admission.bucket import UNITS
 from gateway.admission.limiter import Decision, Demand, Limit, Used
@@ -166,6 +167,29 @@ async def _admission_without_answer(
             await asyncio.sleep(0.02)
         with contextlib.suppress(Unavailable):
             await pending
+
+
+@pytest.mark.parametrize("hosts", ["one", "two"])
+async def test_a_server_that_takes_no_writes_is_away_until_it_does(
+    database_url: str, sql: asyncpg.Connection, hosts: str
+) -> None:
+    """As a standby is that the address still leads to: whoever kept a connection to it would be refused for ever."""
+    before, _, host = database_url.rpartition("@")
+    url = database_url if hosts == "one" else f"{before}@127.0.0.1:1,{host}"
+    name = await sql.fetchval("SELECT current_database()")
+    await sql.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+    database = engine.create(url)
+    try:
+        async with pools.create(url, connections_max=1) as pool:
+            with pytest.raises(pools.AWAY):
+                await pools.fetch(pool, "SELECT 1", timeout_s=30)
+            with pytest.raises((SQLAlchemyError, *pools.AWAY)):
+                await catalogue.create_tenant(database, "acme", plan="standard", limits=Limits())
+            await sql.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
+            await pools.fetch(pool, "DELETE FROM inflight", timeout_s=30)
+            await catalogue.create_tenant(database, "acme", plan="standard", limits=Limits())
+    finally:
+        await database.dispose()
 
 
 @pytest.mark.parametrize("end", ["client leaves", "no answer in time"])

@@ -88,7 +88,13 @@ def test_an_expected_fault_is_one_sentence(
 
 
 @pytest.mark.parametrize(
-    "url", ["nonsense", "postgresql://user:hunter2@host:port/name", "mysql://user:hunter2@host/name"]
+    "url",
+    [
+        "nonsense",
+        "postgresql://user:hunter2@host:port/name",
+        "postgresql://user:hunter2@host:5432,other:port/name",
+        "mysql://user:hunter2@host/name",
+    ],
 )
 @pytest.mark.parametrize("command", ["tenant list", "migrate", "ledger", "gateway", "usage export --month 2026-11"])
 def test_a_url_that_is_none_is_told_without_its_password(
