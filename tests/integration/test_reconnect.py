@@ -7,6 +7,7 @@ import time
 import pytest
 
 from gateway.errors import Unavailable
+from shared import subjects
 from tests import services
 from tests.integration.fleet import CONTEXT, fleet, gateway, job, opened, read, ready, tokens, until, usage
 from tests.proxy import through_proxy
@@ -138,6 +139,19 @@ async def test_a_worker_and_a_gateway_that_start_without_nats_join_when_it_comes
         nats_server.start()
         await ready(dispatcher)
         assert await _ask(dispatcher, job(dispatcher)) == 10
+
+
+async def test_a_gateway_that_comes_after_the_cards_were_removed_gets_them(nats_server: services.NatsServer) -> None:
+    async with fleet(nats_server.url, ensure_s=0.2) as workers:
+        worker = workers.start()
+        await until(lambda: worker.link.bus.ready)
+        jetstream = worker.link.bus.jetstream()
+        await jetstream.delete_object_store(subjects.CARD_BUCKET)
+        await jetstream.delete_stream(subjects.USAGE_STREAM)
+        async with gateway(nats_server.url) as dispatcher:
+            await ready(dispatcher)
+            assert await _ask(dispatcher, job(dispatcher)) == 10
+            assert len(await usage(nats_server.url, expected=1)) == 1
 
 
 async def test_an_outage_makes_nobody_silent(nats_server: services.NatsServer) -> None:

@@ -7,6 +7,7 @@ class LinkLimits(msgspec.Struct, frozen=True, kw_only=True):
     beat_s: float = 0.25
     roll_s: float = 1.0
     poll_s: float = 0.1  # a look at the queues without a wake
+    ensure_s: float = 10.0  # what NATS keeps for us is looked after this often, besides after every connect
     gateway_silence_s: float = 5.0  # its requests are then aborted and billed
     hesitate_s: float = (
         0.05  # a job that does not fit now is left this long to workers where it does; then tried so often

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from shared import cards, log, subjects, tasks, wire
-from shared.bus import Bus
+from shared.bus import Bus, BusError
 from shared.clock import Clock, SystemClock
 from shared.jobs import JobQueue
 from shared.tasks import Tasks
@@ -145,6 +145,7 @@ class Link:
                     asyncio.create_task(self._beats.run(), name="beats"),
                     asyncio.create_task(self._every(self.limits.roll_s, self._roll), name="rolls"),
                     asyncio.create_task(self._every(self.limits.beat_s, self._sweep), name="sweep"),
+                    asyncio.create_task(self._every(self.limits.ensure_s, self._ensure_again), name="ensure"),
                     asyncio.create_task(self._watch_engine(), name="engine"),
                 ]
                 claiming = asyncio.create_task(self.intake.run(), name="intake")
@@ -210,13 +211,20 @@ class Link:
     # -- NATS
 
     async def _ensure(self) -> None:
-        """After every connect: what a restarted server has lost."""
+        """After every connect, and now and then: what a server has lost."""
         await self.usage.ensure()
         for tier in self._tiers:
             await self._queue.ensure(self._card.pool, tier)
         await cards.ensure_bucket(self.bus)
         await cards.put(self.bus, self._digest, self._card_data)
         self.intake.look()
+
+    async def _ensure_again(self) -> None:
+        """What was removed under a connection that stood: gateways that come later would never have our card."""
+        try:
+            await self._ensure()
+        except BusError as error:
+            self._log.warning("link.ensure_failed", error=repr(error))
 
     def _on_cancel(self, _: str, data: bytes) -> None:
         try:
