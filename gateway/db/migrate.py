@@ -2,11 +2,15 @@
 
 Invariant: a database is at one revision or another, never between. All pending revisions run in one transaction that
 holds an advisory lock of the transaction's own, which also holds through a pooler in transaction mode; so a killed
-run leaves nothing behind, and of many that start at once the first does the work.
+run leaves nothing behind, and of many that start at once the first does the work. A migration that waits for a table
+makes everybody wait who comes after it, gateways first, so it does not wait for long behind a dump or a forgotten
+transaction.
 """
 
 from pathlib import Path
+from typing import Final
 
+import asyncpg
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
@@ -17,6 +21,7 @@ import migrations
 from gateway.db import engine
 
 LOCK_KEY = 0x666F7265626179  # "forebay"
+LOCK_WAIT_MS: Final = 3_000  # for each table; other migrations are waited for without end
 
 
 class SchemaError(Exception):
@@ -29,6 +34,10 @@ class SchemaTooNew(SchemaError):
 
 class SchemaTooOld(SchemaError):
     """Migrations are pending."""
+
+
+class SchemaBusy(SchemaError):
+    """Somebody holds what a migration has to change. Nothing was changed."""
 
 
 def _config() -> Config:
@@ -57,8 +66,9 @@ def _refuse_newer(revision: str | None) -> None:
         )
 
 
-def _upgrade(connection: Connection) -> tuple[str | None, str]:
+def _upgrade(connection: Connection, lock_wait_ms: int) -> tuple[str | None, str]:
     connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK_KEY})
+    connection.execute(text("SELECT set_config('lock_timeout', :wait, true)"), {"wait": f"{lock_wait_ms}ms"})
     before = _revision(connection)
     _refuse_newer(before)
     config = _config()
@@ -67,12 +77,15 @@ def _upgrade(connection: Connection) -> tuple[str | None, str]:
     return before, head()
 
 
-async def upgrade(url: str) -> tuple[str | None, str]:
-    """Run pending migrations and return the revisions before and after. Raises SchemaTooNew."""
+async def upgrade(url: str, *, lock_wait_ms: int = LOCK_WAIT_MS) -> tuple[str | None, str]:
+    """Run pending migrations and return the revisions before and after. Raises SchemaTooNew, SchemaBusy."""
     database = engine.create(url, connections_max=1, command_timeout_s=None)
     try:
         async with database.begin() as connection:
-            return await connection.run_sync(_upgrade)
+            return await connection.run_sync(_upgrade, lock_wait_ms)
+    except asyncpg.LockNotAvailableError as error:
+        busy = "a table that has to be changed is held by another transaction, of a dump perhaps; nothing was changed"
+        raise SchemaBusy(f"{busy}: try again when it has ended") from error
     finally:
         await database.dispose()
 

@@ -15,10 +15,14 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection
 
 from gateway.db import engine, pools, tables
-from gateway.db.migrate import SchemaTooNew, SchemaTooOld, check, head, upgrade
+from gateway.db.migrate import SchemaBusy, SchemaTooNew, SchemaTooOld, check, head, upgrade
 from tests import services
 
-UPGRADE = "import asyncio, sys; from gateway.db.migrate import upgrade; asyncio.run(upgrade(sys.argv[1]))"
+UPGRADE = """
+import asyncio, sys
+from gateway.db.migrate import upgrade
+asyncio.run(upgrade(sys.argv[1], lock_wait_ms=600_000))
+"""
 
 
 @pytest.fixture
@@ -73,6 +77,18 @@ async def test_a_killed_run_leaves_nothing_and_the_next_finishes(empty_url: str)
         assert await watcher.fetchval("SELECT to_regclass('tenants')") is None
     assert await upgrade(empty_url) == (None, head())
     assert await upgrade(empty_url) == (head(), head())
+
+
+async def test_a_table_that_somebody_holds_is_not_waited_for(empty_url: str) -> None:
+    """Whoever comes for the table meanwhile would wait behind the migration."""
+    async with connected(empty_url) as dump:
+        held = dump.transaction()
+        await held.start()
+        await dump.execute("CREATE TABLE usage_rejected (unrelated int)")
+        with pytest.raises(SchemaBusy, match="try again"):
+            await upgrade(empty_url, lock_wait_ms=1)
+        await held.rollback()
+        assert await dump.fetchval("SELECT to_regclass('tenants')") is None
 
 
 async def test_a_newer_schema_is_refused(database_url: str) -> None:
