@@ -286,7 +286,7 @@ class Bus:
                     for hook in self._hooks:
                         await hook()
         except (BusError, nats.js.errors.APIError) as error:
-            self._log.warning("bus.ensure_failed", error=str(error))
+            self._tell_once("bus.ensure_failed", str(error))
             await asyncio.sleep(HOOK_RETRY_S)
             return
         if self._changed.is_set() or not client.is_connected:
@@ -317,10 +317,13 @@ class Bus:
             transport = client._transport  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
             if transport is not None:
                 transport.close()  # nats-py forgets the socket of a handshake that failed
-        text = str(error) or type(error).__name__
-        if text != self._last_error:  # one line per kind of trouble, not one per attempt
-            self._last_error = text
-            self._log.warning("bus.error", error=text)
+        self._tell_once("bus.error", str(error) or type(error).__name__)
+
+    def _tell_once(self, event: str, error: str) -> None:
+        """One line per kind of trouble, not one per attempt."""
+        if error != self._last_error:
+            self._last_error = error
+            self._log.warning(event, error=error)
 
 
 def _check(url: str) -> None:

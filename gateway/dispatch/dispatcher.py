@@ -40,6 +40,7 @@ OnCard = Callable[[str, wire.ModelCard], Awaitable[None]]
 """Told of a new card (digest, card) before its model is listed; if it raises, it is told again later."""
 
 CARD_RETRY_S = 1.0
+READY_S = 1.0  # less than who asks waits, or the reason is lost
 BACKLOG_RETRY_AFTER_MS = 10_000
 WORKERS_FAULTS = ("engine_error", "device_failed")  # of wire.End.error
 
@@ -140,9 +141,9 @@ class Dispatcher:
         if self._tasks.failed is not None:
             raise Unavailable(f"The task {self._tasks.failed!r} has failed.")
         try:
-            await self.bus.round_trip()
+            await self.bus.round_trip(READY_S)
         except BusError as error:
-            raise Unavailable("NATS cannot be reached.") from error
+            raise Unavailable(str(error)) from error
 
     def check_load(self, job: wire.Job, pool: str, terms: Terms) -> None:
         """Refuses what `open` would refuse for load, before anything is reserved. Raises QueueFull, Unavailable."""

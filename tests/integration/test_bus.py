@@ -9,6 +9,7 @@ from typing import get_args
 
 import nats
 import pytest
+from structlog.testing import capture_logs
 
 from cli.embedded import nats as embedded
 from shared import subjects
@@ -49,6 +50,25 @@ async def test_nothing_is_ready_before_every_hook_has_succeeded(nats_server: ser
         assert calls == ["first", "first", "first", "second", "first", "second"]
         assert bus.down_s() == 0
         assert bus.ready_s() > 0
+
+
+async def test_what_stays_wrong_is_told_once(nats_server: services.NatsServer) -> None:
+    """A server without room for our streams answers every attempt alike, ten a second for as long as it stays so."""
+    tries = 0
+
+    async def no_room() -> None:
+        nonlocal tries
+        tries += 1
+        raise BusUnavailable("no room" if tries < 4 else "no room still")
+
+    with capture_logs() as lines:
+        bus = Bus(nats_server.url, name="test", role="gateway")
+        bus.on_connect(no_room)
+        async with bus:
+            await _until(lambda: tries > 4)
+            with pytest.raises(BusUnavailable, match="no room still"):
+                await bus.wait_ready(0)
+    assert [line["error"] for line in lines if line["event"] == "bus.ensure_failed"] == ["no room", "no room still"]
 
 
 async def test_subscriptions_survive_and_can_end(nats_server: services.NatsServer) -> None:

@@ -221,6 +221,8 @@ class Link:
 
     async def _ensure_again(self) -> None:
         """What was removed under a connection that stood: gateways that come later would never have our card."""
+        if not self.bus.ready:
+            return  # it does this itself
         try:
             await self._ensure()
         except BusError as error:
