@@ -8,11 +8,10 @@ everybody. Knows no tokenizer and no tenant. Invariant: the turns of loops, the 
 import datetime as dt
 import json
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import jinja2
-import msgspec
 from jinja2 import nodes
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -38,6 +37,7 @@ STEPS_MAX, STEPS_MAX_MORE = 10_000, 500
 CALL_STEPS = 10
 ITEMS_MAX, ITEMS_MAX_MORE = 2**22, 64  # in all, and more for each character of the messages
 BITS_MAX = 256  # of a product or a power
+PROBE = "a question"
 SIZED = (str, list, tuple, dict)
 COUNTED, MADE = "counted loop", "made items"  # names of filters, with spaces: no template can write them
 
@@ -50,20 +50,32 @@ class Template:
         environment = _Environment(self._budget)
         tree = _Bounds().visit(environment.parse(source)).set_environment(environment)
         self._template = jinja2.Template.from_code(environment, environment.compile(tree), environment.globals)
+        # Some templates look for parts of type `text` alone: they leave out a plain text without an error.
+        self._parts = not self._shows(parts=False) and self._shows(parts=True)
 
     def render(self, turns: Sequence[Turn], *, bos_token: str, eos_token: str) -> str:
-        """The one prompt of a chat. Raises one of FAULTS."""
+        """The one prompt of a chat; a token that the model lacks is "". Raises one of FAULTS."""
+        return self._rendered(turns, {"bos_token": bos_token, "eos_token": eos_token}, parts=self._parts)
+
+    def _rendered(self, turns: Sequence[Turn], tokens: Mapping[str, str], *, parts: bool) -> str:
         characters = sum(len(turn.content) for turn in turns)
         self._budget.steps = STEPS_MAX + STEPS_MAX_MORE * len(turns)
         self._budget.items = ITEMS_MAX + ITEMS_MAX_MORE * characters
+        contents = ([{"type": "text", "text": turn.content}] if parts else turn.content for turn in turns)
         return self._template.render(
-            messages=[msgspec.structs.asdict(turn) for turn in turns],
+            {name: token for name, token in tokens.items() if token},
+            messages=[{"role": turn.role, "content": content} for turn, content in zip(turns, contents, strict=True)],
             add_generation_prompt=True,
-            bos_token=bos_token,
-            eos_token=eos_token,
             tools=None,
             documents=None,
         )
+
+    def _shows(self, *, parts: bool) -> bool:
+        """Whether a question is in the prompt when it is told in this form."""
+        try:
+            return PROBE in self._rendered([Turn("user", PROBE)], {}, parts=parts)
+        except FAULTS:
+            return False
 
 
 class _Budget(threading.local):

@@ -69,3 +69,26 @@ def test_json_is_written_as_publishers_ask_for_it() -> None:
     assert rendered("{{ {'b': 1, 'a': '<é>'} | tojson }}") == '{"b": 1, "a": "<é>"}'
     compact = "{{ {'b': 1, 'a': 'é'} | tojson(ensure_ascii=True, separators=(',', ':'), sort_keys=true) }}"
     assert rendered(compact) == '{"a":"\\u00e9","b":1}'
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "{% for part in m.content | selectattr('type', 'equalto', 'text') %}{{ part.text }}{% endfor %}",
+        "{% for part in m.content %}{{ part['text'] }}{% endfor %}",
+        "{{ m.content[0].text }}",
+        "{{ m.content if m.content is string else raise_exception('text alone') }}",
+        "{{ m.content }}",
+    ],
+)
+def test_a_template_is_told_texts_in_the_form_that_it_shows(shown: str) -> None:
+    assert rendered(f"{{% for m in messages %}}{shown};{{% endfor %}}") == "be brief;hi;<b>é;bye;"
+
+
+def test_a_template_that_shows_nothing_of_one_question_is_told_texts() -> None:
+    assert rendered("{{ messages[1].content if messages | length > 1 }}") == "hi"
+
+
+def test_a_token_that_a_model_lacks_is_not_defined() -> None:
+    source = Template("{{ bos_token is defined }} {{ eos_token }}")
+    assert source.render(TURNS, bos_token="", eos_token="</s>") == "False </s>"
