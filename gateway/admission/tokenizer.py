@@ -5,35 +5,20 @@ holds no interpreter lock, so that one long prompt does not stop every stream of
 """
 
 import asyncio
-import datetime as dt
-import json
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from typing import Any
 
-import jinja2
-import msgspec
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from gateway.admission.generation import Generation, Turn
-from gateway.admission.generation_tag import GenerationTag
+from gateway.admission.template import FAULTS, Template
 from gateway.errors import ContextTooLong, InvalidRequest
 from shared import wire
 
 INLINE_CHARS_MAX = 1_000  # about 1 ms of encoding on the event loop
+INLINE_TURNS_MAX = 32  # about 1 ms of rendering
 REASON_CHARS_MAX = 300
 SLICE_CHARS_PER_TOKEN = 8  # of the context: what fits is mostly one slice, and is then encoded once
-# What a template can do wrong by itself or with these messages: it is code, run on a client's input.
-TEMPLATE_FAULTS = (
-    jinja2.TemplateError,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    TypeError,
-    ValueError,
-    RecursionError,
-)
 CUT_TOKENS_MAX = 32  # by which cutting a text in the middle of a word can raise its number of tokens
 
 
@@ -56,7 +41,8 @@ class PromptEncoder:
 
     async def encode(self, generation: Generation) -> list[list[int]]:
         """The ids of each prompt, never empty. Raises InvalidRequest."""
-        if sum(map(len, _texts(generation))) <= INLINE_CHARS_MAX:
+        few = len(generation.turns) <= INLINE_TURNS_MAX
+        if few and sum(map(len, _texts(generation))) <= INLINE_CHARS_MAX:
             return self._encode(generation)
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._encode, generation)
 
@@ -84,15 +70,9 @@ class PromptEncoder:
         if self._template is None:
             raise InvalidRequest(f"{self._no_template}; use /v1/completions.", param="model")
         try:
-            return self._template.render(
-                messages=[msgspec.structs.asdict(turn) for turn in turns],
-                add_generation_prompt=True,
-                bos_token=self._bos,
-                eos_token=self._eos,
-                tools=None,
-            )
-        except TEMPLATE_FAULTS as error:
-            reason = str(error)[:REASON_CHARS_MAX]
+            return self._template.render(turns, bos_token=self._bos, eos_token=self._eos)
+        except FAULTS as error:
+            reason = (str(error) or type(error).__name__)[:REASON_CHARS_MAX]
             raise InvalidRequest(
                 f"The model's chat template refuses these messages: {reason}", param="messages"
             ) from None
@@ -138,37 +118,13 @@ def _texts(generation: Generation) -> list[str]:
     return texts + [prompt for prompt in generation.prompts if isinstance(prompt, str)]
 
 
-def _compiled(source: str | None) -> tuple[jinja2.Template | None, str]:
+def _compiled(source: str | None) -> tuple[Template | None, str]:
     """A chat template, or why there is none. Completions do not need one, so that a bad one is no reason to refuse the
     model.
     """
     if source is None:
         return None, "This model has no chat template"
     try:
-        return _template(source), ""
-    except TEMPLATE_FAULTS as error:
+        return Template(source), ""
+    except FAULTS as error:
         return None, f"This model's chat template is not valid ({str(error)[:REASON_CHARS_MAX]})"
-
-
-def _template(source: str) -> jinja2.Template:
-    """The dialect in which model publishers write chat templates. Not optimised: that computes constants on the event
-    loop, however large.
-    """
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=["jinja2.ext.loopcontrols", GenerationTag]
-    )
-    environment.filters["tojson"] = _to_json
-    return environment.from_string(source, {"raise_exception": _raise_exception, "strftime_now": _strftime_now})
-
-
-def _to_json(value: Any, indent: int | None = None) -> str:
-    """With the separators of the standard library: the model has seen these in training."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
-
-
-def _strftime_now(form: str) -> str:
-    return dt.datetime.now().astimezone().strftime(form)
-
-
-def _raise_exception(message: str) -> str:
-    raise jinja2.TemplateError(message)

@@ -5,6 +5,7 @@ Knows no request and no schedule. The same class serves the CPU and CUDA; only t
 
 import math
 import mmap
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -32,7 +33,10 @@ class TorchRunner:
         self.block_size = block_size
         self.blocks_total = blocks_total
         self._device = model.device
-        self._decoder = Decoder(config, model.weights, ops)
+        # No sequence is longer than the pool: a context of a million tokens must not cost tables for all its positions.
+        held = max(blocks_total * block_size, *WARM_TOKENS)
+        reached = replace(config, context_length=min(config.context_length, held))
+        self._decoder = Decoder(reached, model.weights, ops)
         shape = (blocks_total, block_size, config.kv_heads, config.head_dim)
         dtype = kv_dtype(model.device, model.dtype)
         self._pool = KvPool(

@@ -66,7 +66,8 @@ def _indexed(folder: ModelFolder) -> dict[str, SafetensorsFile]:
 def _listed(folder: ModelFolder) -> dict[str, SafetensorsFile]:
     paths = sorted(folder.path.glob("model*.safetensors")) or sorted(folder.path.glob("*.safetensors"))
     if not paths:
-        raise ModelFileError(f"{folder.path}: no safetensors file")
+        pickled = " (weights in *.bin are not read: pickles can run code)" if any(folder.path.glob("*.bin")) else ""
+        raise ModelFileError(f"{folder.path}: no safetensors file{pickled}")
     _check_complete(paths)
     homes: dict[str, SafetensorsFile] = {}
     for file in map(SafetensorsFile.open, paths):

@@ -15,6 +15,8 @@ from kernels.ops import Ops
 from worker.models.config import ModelConfig
 from worker.models.weights import Weights
 
+ROPE_POSITIONS = 2**14  # whose angles are computed at once
+
 
 @dataclass(slots=True)
 class StepTensors:
@@ -112,11 +114,15 @@ class Decoder:
 def _rope_tables(config: ModelConfig, factors: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor]:
     """Cosines and sines, [context_length, head_dim / 2] float32.
 
-    The angles are computed in float64: a float32 product loses whole turns at long positions.
+    The angles are computed in float64: a float32 product loses whole turns at long positions. So many positions at a
+    time that a context of a million tokens takes no more memory than its tables.
     """
     frequencies = torch.from_numpy(config.rope.frequencies(config.head_dim))
     if factors is not None:
         frequencies /= factors.double().cpu()
-    angles = torch.outer(torch.arange(config.context_length, dtype=torch.float64), frequencies)
-    louder = config.rope.attention
-    return (angles.cos() * louder).float().to(device), (angles.sin() * louder).float().to(device)
+    cos, sin = (torch.empty(config.context_length, len(frequencies), device=device) for _ in range(2))
+    for positions in torch.arange(config.context_length, dtype=torch.float64).split(ROPE_POSITIONS):
+        angles, start = torch.outer(positions, frequencies), int(positions[0])
+        cos[start : start + len(positions)] = angles.cos() * config.rope.attention
+        sin[start : start + len(positions)] = angles.sin() * config.rope.attention
+    return cos, sin

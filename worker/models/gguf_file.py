@@ -26,6 +26,8 @@ from worker.models.openable import check_openable
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
+BIG_ENDIAN = [version.to_bytes(4, "little") for version in VERSIONS]
+PARTS = "split.count"
 ALIGNMENT, ALIGNMENT_DEFAULT, ALIGNMENT_STEP = "general.alignment", 32, 8
 DIMENSIONS_MAX = 4
 
@@ -144,6 +146,8 @@ class GgufFile:
     def _read_header(self) -> None:
         cursor = _Cursor(self.data, len(MAGIC))
         version = cursor.scalar("I")
+        if version.to_bytes(4, "big") in BIG_ENDIAN:
+            raise ModelFileError(f"{self.path}: the file is big-endian, which is not supported")
         if version not in VERSIONS:
             msg = f"{self.path}: GGUF version {version} is not supported (only {VERSIONS})"
             raise ModelFileError(msg)
@@ -153,6 +157,10 @@ class GgufFile:
             if key in self.metadata:
                 raise ModelFileError(f"{self.path}: metadata field {key} is there twice")
             self.metadata[key] = cursor.value(cursor.scalar("I"))
+        if PARTS in self.metadata and (parts := self.require(PARTS, int)) > 1:
+            raise ModelFileError(
+                f"{self.path}: one of {parts} parts of a model; merge them, with llama-gguf-split --merge"
+            )
         infos = [self._tensor_info(cursor) for _ in range(tensor_count)]
         alignment = self._alignment()
         start = -(-cursor.at // alignment) * alignment

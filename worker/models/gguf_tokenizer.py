@@ -5,6 +5,8 @@ Byte-level BPE (`tokenizer.ggml.model = gpt2`) with the pre-tokenizers named in 
 template and no model.
 """
 
+from collections.abc import Callable
+
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from worker.models import byte_level, sentencepiece
@@ -14,6 +16,12 @@ from worker.models.gguf_file import GgufFile
 PRE, UNKNOWN, TYPES = "tokenizer.ggml.pre", "tokenizer.ggml.unknown_token_id", "tokenizer.ggml.token_type"
 NORMAL, CONTROL, USER_DEFINED, BYTE = 1, 3, 4, 6  # GGUF's token types; 2 is unknown, 5 unused
 TEXT = (NORMAL, USER_DEFINED, BYTE)
+END_KEYS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
+# What models end a text or a turn with. Many files name one of theirs alone, and some converters call them ordinary
+# tokens: llama.cpp knows them by name.
+ENDS = frozenset(
+    {"<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>"}
+)
 
 # Facts of the published models' tokenizer files, not of this project: how text is cut before merges apply.
 LLAMA3_SPLIT = (
@@ -21,6 +29,11 @@ LLAMA3_SPLIT = (
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 QWEN2_SPLIT = LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")  # digits one by one
+TEKKEN_UPPER, TEKKEN_LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+TEKKEN_SPLIT = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{TEKKEN_UPPER}*{TEKKEN_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{TEKKEN_UPPER}+{TEKKEN_LOWER}*|"
+    r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 def _smollm() -> pre_tokenizers.PreTokenizer:
@@ -31,26 +44,26 @@ def _gpt2() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
 
 
-def _llama_bpe() -> pre_tokenizers.PreTokenizer:
-    split = pre_tokenizers.Split(Regex(LLAMA3_SPLIT), behavior="isolated")
-    return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+def _split(pattern: str) -> Callable[[], pre_tokenizers.PreTokenizer]:
+    def cut() -> pre_tokenizers.PreTokenizer:
+        split = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
+        return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+    return cut
 
 
-def _qwen2() -> pre_tokenizers.PreTokenizer:
-    split = pre_tokenizers.Split(Regex(QWEN2_SPLIT), behavior="isolated")
-    return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-
-
+LLAMA3 = ("llama-bpe", "llama3", "llama-v3")  # one tokenizer's names
+QWEN2 = ("qwen2", "deepseek-r1-qwen")
 PRE_TOKENIZERS = {
     "smollm": _smollm,
     "gpt-2": _gpt2,
     "gpt2": _gpt2,
-    "llama-bpe": _llama_bpe,
-    "llama3": _llama_bpe,
-    "qwen2": _qwen2,
+    "tekken": _split(TEKKEN_SPLIT),
+    **dict.fromkeys(LLAMA3, _split(LLAMA3_SPLIT)),
+    **dict.fromkeys(QWEN2, _split(QWEN2_SPLIT)),
 }
-COMPOSED_FIRST = ("qwen2",)  # accents are joined to their letters (NFC) before anything is cut
-WHOLE_WORDS_FIRST = ("llama-bpe", "llama3")  # a word that is a token is taken without consulting the merges
+COMPOSED_FIRST = QWEN2  # accents are joined to their letters (NFC) before anything is cut
+WHOLE_WORDS_FIRST = (*LLAMA3, "tekken")  # a word that is a token is taken without consulting the merges
 
 
 def build_tokenizer(file: GgufFile) -> Tokenizer:
@@ -114,13 +127,15 @@ def _sentencepiece(file: GgufFile, tokens: list[str]) -> Tokenizer:
 
 
 def token_table(file: GgufFile) -> tuple[list[str], list[int]]:
-    """The text and the type of each token id."""
+    """The text and the type of each token id; what ends a text is of type CONTROL, whatever the file says."""
     tokens = file.items("tokenizer.ggml.tokens", str)
     types = file.items(TYPES, int) if TYPES in file.metadata else [NORMAL] * len(tokens)
     if len(types) != len(tokens):
         msg = f"{file.path}: {len(tokens)} tokens but {len(types)} token types in tokenizer.ggml"
         raise ModelFileError(msg)
-    return tokens, types
+    ends = {value for key in END_KEYS if isinstance(value := file.metadata.get(key), int)}
+    ends.update(token for token, text in enumerate(tokens) if text in ENDS)
+    return tokens, [CONTROL if token in ends else kind for token, kind in enumerate(types)]
 
 
 def token_bytes(file: GgufFile) -> list[bytes]:

@@ -6,6 +6,7 @@ is half loaded. Knows our names for tensors and no file format.
 Invariant: no weight is ever left uninitialised.
 """
 
+import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,10 @@ from worker.models.errors import ModelFileError
 from worker.models.layers import Linear, Packer
 from worker.models.names import EMBEDDING, FINAL_NORM, HEAD, ROPE_FACTORS, layer_name
 from worker.models.source import Codes, TensorSource
+
+LAYER = re.compile(r"\.(\d+)\.")
+# Biases, further norms, the scales of quantized weights, adapters and sinks of attention.
+MEANS_MORE = re.compile(r"\.bias$|norm\d?\.weight$|weight_(scale|zero_point)|lora_|sinks")
 
 
 @dataclass(slots=True)
@@ -55,7 +60,8 @@ class Weights:
 def check_tensors(source: TensorSource, config: ModelConfig) -> list[str]:
     """The names of the tensors to read. Tensors that nothing asks for are warned about and ignored.
 
-    Raises ModelFileError for the first that is missing, misshapen or of a type that is not implemented.
+    Raises ModelFileError for the first that is missing, misshapen or of a type that is not implemented, and for one
+    that a model of another kind would compute with.
     """
     expected = names.shapes(config)
     if source.shape(ROPE_FACTORS) is not None:
@@ -67,12 +73,18 @@ def check_tensors(source: TensorSource, config: ModelConfig) -> list[str]:
         if found != shape:
             raise ModelFileError(f"{source.place(name)} has shape {found}, expected {shape}")
     extra = source.unused(expected)
-    biases = [name for name in extra if name.endswith(".bias")]
-    if biases:
-        raise ModelFileError(f"{source.path}: tensor {biases[0]}: this bias is not supported")
+    for name in extra:
+        if _counts(name, config.layers):
+            raise ModelFileError(f"{source.path}: tensor {name} is not supported: without it answers would be others")
     if extra:
         warnings.warn(f"{source.path}: ignored tensors: {', '.join(extra[:5])} ({len(extra)} in all)", stacklevel=2)
     return list(expected)
+
+
+def _counts(name: str, layers: int) -> bool:
+    """Whether a tensor that nothing asks for says that the model computes something else, in a layer that it has."""
+    layer = LAYER.search(name)
+    return MEANS_MORE.search(name) is not None and (layer is None or int(layer[1]) < layers)
 
 
 class _Reader:

@@ -162,7 +162,9 @@ def test_an_empty_folder(tmp_path):
 def test_a_folder_without_weights(folder):
     for name in (INDEX, *SHARDS):
         (folder / name).unlink()
-    assert "no safetensors file" in refusal(folder)
+    assert refusal(folder).endswith("no safetensors file")
+    (folder / "pytorch_model.bin").write_bytes(b"PK")
+    assert "*.bin are not read" in refusal(folder)
 
 
 def test_a_folder_named_like_a_shard(folder):
@@ -292,6 +294,12 @@ def test_a_pipe_is_refused_unread(folder, name):
     (folder / name).unlink()
     os.mkfifo(folder / name)
     assert refusal(folder).endswith(f"{name}: neither a file nor a folder")
+
+
+@pytest.mark.parametrize("name", [SHARDS[1], "config.json", "tokenizer.json", INDEX])
+def test_what_a_clone_without_lfs_leaves_is_named(folder, name):
+    (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    assert f"{name}: a pointer of Git LFS" in refusal(folder)
 
 
 def test_a_pipe_instead_of_a_gguf_file(tmp_path):

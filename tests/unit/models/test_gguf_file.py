@@ -100,6 +100,8 @@ def test_a_value_of_another_type_is_named(tmp_path, recipe, complaint):
         (b"PK\x03\x04" * 100, "not a GGUF file"),
         (b"GGUF", "damaged or truncated"),
         (b"GGUF" + struct.pack("<IQQ", 9, 0, 0), "version 9"),
+        (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian"),
+        (header(entry("split.count", 2, struct.pack("<H", 3))), "one of 3 parts of a model; merge them"),
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1 << 60), "damaged or truncated"),
         (b"GGUF" + struct.pack("<IQQQ1sII", 3, 0, 1, 1, b"k", 9, 4) + struct.pack("<Q", 1 << 50), "damaged"),
         (b"GGUF" + struct.pack("<IQQQ1sI", 3, 0, 1, 1, b"k", 77), "damaged"),

@@ -52,10 +52,21 @@ def test_a_quantization_that_is_not_implemented_is_named(tmp_path):
     assert "quantization IQ4_NL" in refusal(Recipe(kind=Kind.Q4_0, label=Kind.IQ4_NL), tmp_path / "m.gguf")
 
 
-def test_a_bias_that_the_decoder_does_not_add_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    "name", ["blk.0.ffn_up.bias", "blk.1.attn_q_norm.weight", "blk.0.post_ffw_norm.weight", "blk.0.attn_sinks.weight"]
+)
+def test_a_tensor_that_another_model_would_compute_with_is_refused(tmp_path, name):
     recipe = Recipe()
-    recipe.tensors["blk.0.ffn_up.bias"] = np.zeros(tiny.WIDE, np.float32)
-    assert "blk.0.ffn_up.bias" in refusal(recipe, tmp_path / "m.gguf")
+    recipe.tensors[name] = np.ones(tiny.WIDE, np.float32)
+    assert f"tensor {name} is not supported" in refusal(recipe, tmp_path / "m.gguf")
+
+
+@pytest.mark.parametrize("name", ["blk.2.attn_norm.weight", "blk.2.ffn_up.bias", "mtp.weight"])
+def test_what_belongs_to_no_layer_of_the_model_is_a_warning(tmp_path, name):
+    recipe = Recipe()
+    recipe.tensors[name] = np.ones(4, np.float32)
+    with pytest.warns(UserWarning, match="ignored tensors"):
+        load_model(recipe.write(tmp_path / "m.gguf"), "fp32")
 
 
 def test_a_tensor_that_nobody_asked_for_is_a_warning(tmp_path):

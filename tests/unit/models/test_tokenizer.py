@@ -52,7 +52,7 @@ def test_special_tokens_are_single_and_have_no_text(card, tokenizer):
 
 def test_the_card_of_the_demo_model(card):
     assert (card.name, card.context_length, card.vocab_size) == ("SmolLM2-135M-Instruct", 8192, 49152)
-    assert (card.bos_id, card.eos_ids, card.add_bos) == (1, (2,), False)
+    assert (card.bos_id, card.eos_ids, card.add_bos) == (1, (2, 0), False)
     assert card.vocabulary.vocab_size == card.vocab_size
     assert "<|im_start|>" in card.chat_template
 
@@ -76,13 +76,23 @@ def test_rows_of_the_logits_past_the_tokens_stand_for_nothing(tmp_path):
     assert card.vocabulary.token_bytes(tiny.VOCAB + 2) == b""
 
 
-def test_a_turn_ends_where_its_control_token_says_so_though_the_metadata_does_not(tmp_path):
-    tokens = [*tiny.TOKENS, "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|eot|>"]
-    types = [*tiny.TYPES, tiny.CONTROL, tiny.CONTROL, tiny.NORMAL, tiny.CONTROL]
+def test_a_text_ends_where_a_token_that_is_known_for_it_says_so_whatever_its_type(tmp_path):
+    named = ["<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|endoftext|>", "<|eot|>"]
+    types = [*tiny.TYPES, tiny.CONTROL, tiny.NORMAL, tiny.USER_DEFINED, tiny.CONTROL, tiny.CONTROL]
+    tokens, first = [*tiny.TOKENS, *named], len(tiny.TOKENS)
     card = read_card(
         Recipe(tensors=tiny.tensors(vocab=len(tokens)), tokens=tokens, types=types).write(tmp_path / "m.gguf")
     )
-    assert card.eos_ids == (1, len(tiny.TOKENS), len(tiny.TOKENS) + 1)
+    assert card.eos_ids == (1, first, first + 1, first + 2, first + 3)
+    assert {*card.eos_ids} < {*card.special_ids}
+    tokenizer = Tokenizer.from_str(card.tokenizer_json.decode())
+    assert tokenizer.encode("he<|eom_id|>", add_special_tokens=False).ids[-1] == first + 1
+
+
+def test_the_end_is_special_in_a_file_without_types(tmp_path):
+    card = read_card(Recipe(types=[tiny.NORMAL] * tiny.VOCAB).write(tmp_path / "m.gguf"))
+    assert card.special_ids == card.eos_ids == (1,)
+    assert card.vocabulary.token_bytes(1) == b""
 
 
 def test_user_defined_tokens_are_whole_and_have_text(tmp_path):
@@ -109,12 +119,20 @@ def test_a_special_id_outside_the_tokens_is_refused(tmp_path, key, monkeypatch):
         ("smollm", ["a", "1", "2", "3", "4", "Ġb"]),
         ("gpt-2", ["a", "1234", "Ġb"]),
         ("llama-bpe", ["a", "123", "4", "Ġb"]),
+        ("llama-v3", ["a", "123", "4", "Ġb"]),
         ("qwen2", ["a", "1", "2", "3", "4", "Ġb"]),
+        ("tekken", ["a", "1", "2", "3", "4", "Ġb"]),
     ],
 )
 def test_pre_tokenizers_cut_text_as_their_models_were_trained(tmp_path, pre, pieces):
     tokenizer = build_tokenizer(GgufFile.open(Recipe(pre=pre).write(tmp_path / "m.gguf")))
     assert [piece for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str("a1234 b")] == pieces
+
+
+def test_tekken_cuts_where_capitals_begin(tmp_path):
+    tokenizer = build_tokenizer(GgufFile.open(Recipe(pre="tekken").write(tmp_path / "m.gguf")))
+    pieces = tokenizer.pre_tokenizer.pre_tokenize_str("getHTTPBody isn't\n")
+    assert [piece for piece, _ in pieces] == ["get", "HTTPBody", "Ġisn", "'t", "Ċ"]
 
 
 def test_qwen_joins_accents_to_their_letters_first(tmp_path):
