@@ -1,4 +1,5 @@
-"""What each way to keep weights costs in answers: the golden prompts and their continuations, read once in each mode.
+"""What each way to keep weights and to round activations costs in answers: the golden prompts and their continuations,
+read once in each mode.
 
 At every position of a continuation the mode's likeliest token and its log-probability of the golden token are compared
 with those of float32 weights. Invariant: every mode reads the same tokens, so one difference does not cause the next.
@@ -7,6 +8,7 @@ with those of float32 weights. Invariant: every mode reads the same tokens, so o
 import json
 import os
 from pathlib import Path
+from typing import Literal
 
 from bench import machine
 from bench.record import RESULTS, Row, append
@@ -15,8 +17,16 @@ from worker.models.threads import prepare
 
 FILE = "quality.csv"
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden" / "smollm2_golden.json"
-REFERENCE = "fp32"
-MODES = ("auto", "bf16", "int8", "int4")
+Mode = tuple[Literal["auto", "fp32", "bf16", "int8", "int4"], Literal["auto", "fp32"]]  # weights, dtype
+REFERENCE: Mode = ("fp32", "fp32")
+MODES: tuple[Mode, ...] = (
+    ("auto", "auto"),
+    ("auto", "fp32"),
+    ("bf16", "fp32"),
+    ("int8", "fp32"),
+    ("int4", "fp32"),
+    ("int4", "auto"),
+)
 
 
 def run() -> None:
@@ -25,14 +35,15 @@ def run() -> None:
     from bench.forced import Answers, read  # noqa: PLC0415 - imports torch, after the line above
 
     texts = [(case["prompt_ids"], case["output_ids"]) for case in json.loads(GOLDEN.read_text())["cases"]]
-    wanted: Answers = read(texts, REFERENCE)
+    wanted: Answers = read(texts, *REFERENCE)
     before: dict[str, Cell] = machine.provenance()
     rows: list[Row] = []
-    for mode in MODES:
-        found = read(texts, mode)
+    for weights, dtype in MODES:
+        found = read(texts, weights, dtype)
         rows.append(
             {
-                "weights": mode,
+                "weights": weights,
+                "dtype": dtype,
                 "weights_mib": found.weights_mib,
                 "positions": len(found.ids),
                 "same_token": sum(a == b for a, b in zip(found.ids, wanted.ids, strict=True)) / len(found.ids),

@@ -15,8 +15,9 @@ from kernels.ops import Ops
 from worker.engine.batch import Batch, Sampled
 from worker.engine.sampler import sample
 from worker.models.config import ModelConfig
-from worker.models.decoder import Decoder, KvPool, StepTensors
+from worker.models.decoder import KvPool, StepTensors
 from worker.models.load import LoadedModel
+from worker.models.whole_layers import decoder
 
 WARM_TOKENS = (1, 8)  # of one sequence, all of it in the null block
 
@@ -32,7 +33,7 @@ class TorchRunner:
         self.block_size = block_size
         self.blocks_total = blocks_total
         self._device = model.device
-        self._decoder = Decoder(config, model.weights, ops)
+        self._decoder = decoder(config, model.weights, ops)
         shape = (blocks_total, block_size, config.kv_heads, config.head_dim)
         dtype = kv_dtype(model.device, model.dtype)
         self._pool = KvPool(

@@ -1,0 +1,89 @@
+"""Layers in one compiled call: what the operations give one by one, and rows that know nothing of each other."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Kind
+
+from kernels.cpu import CpuOps
+from kernels.reference import ReferenceOps
+from tests.unit.models import tiny
+from tests.unit.models.stepper import Stepper
+from tests.unit.models.tiny import Recipe
+from worker.models.card import card_of_gguf
+from worker.models.gguf_file import GgufFile
+from worker.models.gguf_source import GgufSource
+from worker.models.load import LoadedModel, load_model
+from worker.models.packer import packer
+from worker.models.weights import load_weights
+from worker.models.whole_layers import WholeLayers
+
+CPU = torch.device("cpu")
+IDS = np.random.default_rng(1).integers(2, tiny.VOCAB, 30).tolist()
+
+
+def load(path, *, rounds: bool) -> LoadedModel:
+    """As a processor without bfloat16 of its own loads it."""
+    file = GgufFile.open(path)
+    card = card_of_gguf(file)
+    pack = packer("auto", torch.float32, CPU, rounds=rounds)
+    weights = load_weights(GgufSource(file, card.config), card.config, dtype=torch.float32, device=CPU, pack=pack)
+    return LoadedModel(card, weights, torch.float32, CPU)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["exact", "rounds"])
+def model(request, tmp_path_factory):
+    path = Recipe(kind=Kind.Q4_1).write(tmp_path_factory.mktemp("model") / "tiny.gguf")
+    return load(path, rounds=request.param)
+
+
+def whole(model) -> Stepper:
+    stepper = Stepper(model, CpuOps())
+    assert isinstance(stepper.decoder.layers, WholeLayers)
+    return stepper
+
+
+def several(stepper: Stepper) -> dict[str, torch.Tensor]:
+    stepper.step(a=IDS[:20], b=IDS[::-1][:3])
+    stepper.step(b=IDS[::-1][3:9], c=IDS[5:24])
+    return stepper.step(a=IDS[20:21], b=IDS[::-1][9:11], c=IDS[24:25], d=IDS[::2])
+
+
+def test_prompts_chunks_and_decodes_in_one_step(model):
+    got, want = several(whole(model)), several(Stepper(model, ReferenceOps()))
+    for name, rows in got.items():
+        torch.testing.assert_close(rows, want[name], rtol=1e-3, atol=1e-3)
+
+
+def test_rounding_changes_what_comes_out_and_not_much(tmp_path):
+    path = Recipe(kind=Kind.Q4_1).write(tmp_path / "m.gguf")
+    exact, rounded = (several(whole(load(path, rounds=rounds)))["d"] for rounds in (False, True))
+    assert not torch.allclose(exact, rounded, rtol=1e-4, atol=1e-4)
+    assert (exact - rounded).abs().mean() < 0.05 * exact.abs().mean()
+
+
+@pytest.mark.parametrize("loud", [1e4, math.nan])
+def test_a_row_has_the_same_bits_alone_and_beside_loud_neighbours(model, loud):
+    """Others are as many as make another kernel do it, and what lies in their blocks is loud."""
+
+    def last(others: int) -> torch.Tensor:
+        stepper = whole(model)
+        names = [f"other {n}" for n in range(others)]
+        stepper.step(a=IDS[:6], **dict.fromkeys(names, IDS[6:12]))
+        for name in names:
+            for cache in (*stepper.pool.keys, *stepper.pool.values):
+                cache[stepper.tables[name]] *= loud
+        prompt = {"prompt": IDS[:9]} if others else {}
+        return stepper.step(a=[IDS[6]], **dict.fromkeys(names, IDS[12:13]), **prompt)["a"]
+
+    alone = last(0)
+    assert alone.isfinite().all()
+    for others in (1, 3, 9):
+        assert torch.equal(last(others), alone)
+
+
+def test_an_explicit_type_of_activations_rounds_nothing(tmp_path):
+    path = Recipe(kind=Kind.Q4_1).write(tmp_path / "m.gguf")
+    assert [load_model(path, dtype).weights.layers[0].qkv.rounds for dtype in ("auto", "fp32")] == [True, False]
