@@ -35,6 +35,7 @@ from worker.models.card import Card, demo_model_path, read_card
 from worker.models.errors import ModelFileError
 from worker.models.memory import memory_of
 from worker.models.threads import prepare
+from worker.models.torch_import import leave_out
 from worker.ops import serving
 from worker.settings import WorkerSettings
 
@@ -53,6 +54,7 @@ def run(settings: WorkerSettings) -> None:
     worker = ids.process_id("wk")
     log.configure(level=settings.log_level, service="worker", worker=worker)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.disable()  # until the model is loaded: what imports make stays, and looking through it takes half a second
     metrics = WorkerMetrics()
     links: list[Link] = []
 
@@ -81,6 +83,7 @@ def run(settings: WorkerSettings) -> None:
                 metrics.watch(links[0])
                 gc.collect()
                 gc.freeze()  # the model lives as long as the process: later collections need not look at it
+                gc.enable()
                 gc.set_threshold(*COLLECT_EVERY)
                 uvloop.run(serve(links[0], settings.drain_s))
             finally:
@@ -93,7 +96,7 @@ def placed(settings: WorkerSettings) -> WorkerSettings:
     """With the runner and the device that are chosen. Raises CannotStart."""
 
     def cuda_devices() -> int:
-        prepare(os.environ, settings.threads or os.cpu_count() or 1)
+        _before_torch(settings)
         import torch  # noqa: PLC0415 - see the module's docstring
 
         return torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -111,7 +114,7 @@ def load(settings: WorkerSettings, metrics: WorkerMetrics) -> tuple[Card, Runner
                 return _load_fake(settings, path)
             if settings.runner == "torch" and settings.kv_dtype != "auto":
                 raise CannotStart(f"--kv-dtype {settings.kv_dtype} needs CUDA; on a CPU the KV pool is in fp32")
-            prepare(os.environ, settings.threads or os.cpu_count() or 1)
+            _before_torch(settings)
             if settings.runner == "triton":
                 from worker.cuda import load_cuda  # noqa: PLC0415 - see the module's docstring
 
@@ -119,6 +122,11 @@ def load(settings: WorkerSettings, metrics: WorkerMetrics) -> tuple[Card, Runner
             return _load_torch(settings, path)
     except ModelFileError as error:
         raise CannotStart(str(error)) from error
+
+
+def _before_torch(settings: WorkerSettings) -> None:
+    prepare(os.environ, settings.threads or os.cpu_count() or 1)
+    leave_out(sys.modules)
 
 
 @contextlib.contextmanager
