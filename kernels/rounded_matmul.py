@@ -29,7 +29,6 @@ from kernels.vector_code import BYTE, FLOAT, FLOATS, GROUP, INT, LANES, PART, PA
 ROWS = 4  # at a time: their sums fill the registers
 LEVELS = np.float32(127.0)
 LEAST = np.float32(1e-30)  # below, a group counts as zeros: its scale would have no inverse
-INFINITE = 0x7F800000  # as bits, and NaN lies above
 HAS_PAIRS = bool(llvmlite.binding.get_host_cpu_features().get("avx2"))
 
 _HALF = LANES // 2
@@ -193,12 +192,10 @@ def _round_row(x: Any, bits: Any, q: Any, scales: Any, sums: Any) -> None:
             largest = max(largest, bits[i] & np.int32(0x7FFFFFFF))  # as whole numbers: NaN is the largest
         scale = _as_float(largest) / LEVELS
         inverse = LEVELS / _as_float(largest)
-        if largest >= INFINITE:
-            scale, inverse = np.float32(np.nan), np.float32(0.0)
         if scale < LEAST:
             scale, inverse = np.float32(0.0), np.float32(0.0)
         total = np.int32(0)
-        if inverse > 0:
+        if inverse > 0:  # of infinity and NaN it is not, and their scale makes all that it is multiplied with NaN
             for i in range(start, start + 32):
                 whole = np.int32(np.rint(x[i] * inverse))
                 q[i] = whole
