@@ -73,14 +73,8 @@ def rms_norm(x: Floats, weight: Floats, eps: np.float32, out: Floats) -> None:
             norm_row(x[row], weight, eps, out[row])
 
 
-def wake() -> None:
-    """Have numba load now what it loads when anything is first called, a third of a second of Python."""
-    row = np.zeros((1, 1), np.float32)
-    rms_norm(row, row[0], ONE, row)
-
-
 @njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
-def _add_norm_row(x: Any, residual: Any, weight: Any, eps: Any, out: Any) -> None:
+def add_norm_row(x: Any, residual: Any, weight: Any, eps: Any, out: Any) -> None:
     for i in range(x.shape[0]):
         residual[i] += x[i]
     norm_row(residual, weight, eps, out)
@@ -91,14 +85,14 @@ def add_rms_norm(x: Floats, residual: Floats, weight: Floats, eps: np.float32, o
     """Residual += x; out = norm of it."""
     if x.shape[0] < ROWS_SERIAL:
         for row in range(x.shape[0]):
-            _add_norm_row(x[row], residual[row], weight, eps, out[row])
+            add_norm_row(x[row], residual[row], weight, eps, out[row])
     else:
         for row in prange(x.shape[0]):
-            _add_norm_row(x[row], residual[row], weight, eps, out[row])
+            add_norm_row(x[row], residual[row], weight, eps, out[row])
 
 
 @njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
-def _silu_row(gate_up: Any, out: Any) -> None:
+def silu_row(gate_up: Any, out: Any) -> None:
     gate, up = gate_up[: out.shape[0]], gate_up[out.shape[0] :]
     for i in range(out.shape[0]):
         out[i] = gate[i] / (ONE + _exp(-gate[i])) * up[i]
@@ -108,10 +102,10 @@ def _silu_row(gate_up: Any, out: Any) -> None:
 def silu_and_mul(gate_up: Floats, out: Floats) -> None:
     if out.shape[0] < ROWS_SERIAL:
         for row in range(out.shape[0]):
-            _silu_row(gate_up[row], out[row])
+            silu_row(gate_up[row], out[row])
     else:
         for row in prange(out.shape[0]):
-            _silu_row(gate_up[row], out[row])
+            silu_row(gate_up[row], out[row])
 
 
 @njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
@@ -206,7 +200,7 @@ def _gather(weights: Any, values: Any, table: Any, first_head: Any, first: Any, 
 
 
 @njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
-def _attend(
+def attend(
     q: Any,
     keys: Any,
     values: Any,
@@ -264,4 +258,4 @@ def decode_attention(
         row, sequence, first_head = rows[item // parts], sequences[item // parts], item % parts * heads
         context = contexts[sequence]
         first = max(0, context - window) if window > 0 else 0
-        _attend(q[row], keys, values, tables[sequence], first_head, heads, first, context, scale, out[row])
+        attend(q[row], keys, values, tables[sequence], first_head, heads, first, context, scale, out[row])

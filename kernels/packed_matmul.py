@@ -31,12 +31,13 @@ def _multiply(rows: int) -> Any:
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         emit = Emitter(context, builder, signature, values)
         x, codes, scales, minimums, out, source, tile, row = emit.arrays
-        inputs, outputs, groups = emit.size(x, 1), emit.size(out, 1), emit.size(codes, 1)
+        inputs, outputs = emit.size(x, 1), emit.size(out, 1)
+        first = builder.mul(source, emit.size(codes, 1))
         kind = signature.args[1].dtype
         zero = ir.Constant(FLOATS, [0.0] * LANES)
         sums = [cgutils.alloca_once_value(builder, zero) for _ in range(rows)]
-        with cgutils.for_range(builder, groups) as loop:
-            group = builder.add(builder.mul(source, groups), loop.index)
+        with cgutils.for_range(builder, builder.udiv(inputs, INT(GROUP))) as loop:
+            group = builder.add(first, loop.index)
             factors = emit.factors(kind, scales, minimums, group)
             with cgutils.for_range(builder, INT(PARTS)) as inner:
                 start = builder.add(builder.mul(loop.index, INT(GROUP)), builder.mul(inner.index, INT(PART)))
@@ -84,46 +85,53 @@ _one, _two, _three, _four, _wide = (_multiply(rows) for rows in (1, 2, 3, 4, ROW
 
 
 @njit(nogil=True, cache=True)
-def _few(
-    x: NDArray[Any], codes: NDArray[Any], scales: Any, minimums: Any, out: Any, source: int, tile: int, row: int
-) -> None:
-    """The last rows of x, at most ROWS_FEW."""
-    rows = x.shape[0] - row
+def few_rows(x: NDArray[Any], codes: NDArray[Any], scales: Any, minimums: Any, out: Any, tile: int) -> None:
+    rows = x.shape[0]
     if rows == 1:
-        _one(x, codes, scales, minimums, out, source, tile, row)
+        _one(x, codes, scales, minimums, out, tile, tile, 0)
     elif rows == 2:
-        _two(x, codes, scales, minimums, out, source, tile, row)
+        _two(x, codes, scales, minimums, out, tile, tile, 0)
     elif rows == 3:
-        _three(x, codes, scales, minimums, out, source, tile, row)
+        _three(x, codes, scales, minimums, out, tile, tile, 0)
     elif rows == 4:
-        _four(x, codes, scales, minimums, out, source, tile, row)
+        _four(x, codes, scales, minimums, out, tile, tile, 0)
 
 
 @njit(parallel=True, nogil=True, cache=True)
 def multiply_few(x: NDArray[Any], codes: NDArray[Any], scales: Any, minimums: Any, out: Any) -> None:
     """At most ROWS_FEW rows."""
     for tile in prange(codes.shape[0]):
-        _few(x, codes, scales, minimums, out, tile, tile, 0)
+        few_rows(x, codes, scales, minimums, out, np.int64(tile))
 
 
 @njit(nogil=True, cache=True)
-def all_rows(
-    x: NDArray[Any], panel: NDArray[Any], scales: Any, minimums: Any, out: Any, source: int, tile: int
-) -> None:
-    """All rows of x times the tile `source` of a panel."""
-    row = 0
-    while row + ROWS_WIDE <= x.shape[0]:
-        _wide(x, panel, scales, minimums, out, source, tile, row)
-        row += ROWS_WIDE
-    while row + ROWS_FEW <= x.shape[0]:
-        _four(x, panel, scales, minimums, out, source, tile, row)
-        row += ROWS_FEW
-    _few(x, panel, scales, minimums, out, source, tile, row)
+def all_wide(x: NDArray[Any], panel: NDArray[Any], out: Any, source: int, tile: int) -> None:
+    """x: a multiple of ROWS_WIDE rows, and at most as many inputs as the tile `source` of the panel has."""
+    for row in range(0, x.shape[0], ROWS_WIDE):
+        _wide(x, panel, x, x, out, source, tile, row)
+
+
+@njit(nogil=True, cache=True)
+def many_rows(x: NDArray[Any], codes: NDArray[Any], scales: Any, minimums: Any, out: Any, tile: int) -> None:
+    panel = np.empty((1, codes.shape[1], GROUP, LANES), np.float32)
+    _decode(codes, scales, minimums, tile, panel)
+    row, rows = 0, x.shape[0]
+    while row < rows:  # one loop, so that each product is written, and compiled, once
+        if row + ROWS_WIDE <= rows:
+            _wide(x, panel, x, x, out, 0, tile, row)
+            row += ROWS_WIDE
+        elif row + 4 <= rows:
+            _four(x, panel, x, x, out, 0, tile, row)
+            row += 4
+        elif row + 2 <= rows:
+            _two(x, panel, x, x, out, 0, tile, row)
+            row += 2
+        else:
+            _one(x, panel, x, x, out, 0, tile, row)
+            row += 1
 
 
 @njit(parallel=True, nogil=True, cache=True)
 def multiply_many(x: NDArray[Any], codes: NDArray[Any], scales: Any, minimums: Any, out: Any) -> None:
     for tile in prange(codes.shape[0]):
-        panel = np.empty((1, codes.shape[1], GROUP, LANES), np.float32)
-        _decode(codes, scales, minimums, tile, panel)
-        all_rows(x, panel, scales, minimums, out, 0, tile)
+        many_rows(x, codes, scales, minimums, out, np.int64(tile))

@@ -69,8 +69,7 @@ def rounded_matmul(x: Tensor, weight: PackedWeight) -> Tensor:
     rows, inputs = x.shape
     q = np.empty((rows, inputs), np.int8)
     scales, sums = np.empty((2, rows, inputs // GROUP), np.float32)
-    array = x.numpy()
-    round_rows(array, array.view(np.int32), q, scales, sums)
+    round_rows(x.numpy(), q, scales, sums)
     out, result = fresh((rows, weight.codes.shape[0] * LANES))
     multiply(q, scales, sums, weight.codes, weight.scales, weight.minimums, result)
     return out if out.shape[1] == weight.outputs else out[:, : weight.outputs].contiguous()

@@ -156,40 +156,64 @@ def product(rows: int, dots: type[PairDots] | type[WordDots]) -> Any:
 _one, _two, _three, _four = (product(rows, PairDots if HAS_PAIRS else WordDots) for rows in (1, 2, 3, ROWS))
 
 
+@njit(nogil=True, cache=True)
+def all_rows(
+    q: NDArray[np.int8],
+    x_scales: Any,
+    x_sums: Any,
+    codes: NDArray[np.uint8],
+    scales: Any,
+    minimums: Any,
+    out: Any,
+    tile: int,
+) -> None:
+    """One tile of the product."""
+    row, rows = 0, q.shape[0]
+    while row < rows:
+        left = rows - row
+        if left >= 4:
+            _four(q, x_scales, x_sums, codes, scales, minimums, out, tile, row)
+            row += 4
+        elif left == 3:
+            _three(q, x_scales, x_sums, codes, scales, minimums, out, tile, row)
+            row += 3
+        elif left == 2:
+            _two(q, x_scales, x_sums, codes, scales, minimums, out, tile, row)
+            row += 2
+        else:
+            _one(q, x_scales, x_sums, codes, scales, minimums, out, tile, row)
+            row += 1
+
+
 @njit(parallel=True, nogil=True, cache=True)
 def multiply(
     q: NDArray[np.int8], x_scales: Any, x_sums: Any, codes: NDArray[np.uint8], scales: Any, minimums: Any, out: Any
 ) -> None:
     for tile in prange(codes.shape[0]):
-        row, rows = 0, q.shape[0]
-        while row + 4 <= rows:
-            _four(q, x_scales, x_sums, codes, scales, minimums, out, tile, row)
-            row += 4
-        if rows - row == 3:
-            _three(q, x_scales, x_sums, codes, scales, minimums, out, tile, row)
-        elif rows - row == 2:
-            _two(q, x_scales, x_sums, codes, scales, minimums, out, tile, row)
-        elif rows - row == 1:
-            _one(q, x_scales, x_sums, codes, scales, minimums, out, tile, row)
+        all_rows(q, x_scales, x_sums, codes, scales, minimums, out, np.int64(tile))
 
 
-def _float_of(_typing: Any, _bits: Any) -> Any:
-    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        return builder.bitcast(values[0], FLOAT)
+def _same_bits(result: Any, given: Any, kind: Any) -> Any:
+    def emit(_typing: Any, _number: Any) -> Any:
+        def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+            return builder.bitcast(values[0], kind)
 
-    return types.float32(types.int32), generate
+        return result(given), generate
+
+    return intrinsic(emit)
 
 
-_as_float: Any = intrinsic(_float_of)
+_as_float, _as_word = _same_bits(types.float32, types.int32, FLOAT), _same_bits(types.int32, types.float32, WORD)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _round_row(x: Any, bits: Any, q: Any, scales: Any, sums: Any) -> None:
+def round_row(x: Any, q: Any, scales: Any, sums: Any) -> None:
+    """x: [inputs] float32. q: [inputs] int8; scales, sums: [inputs / 32]."""
     for group in range(scales.shape[0]):
         start = group * 32
         largest = np.int32(0)
         for i in range(start, start + 32):
-            largest = max(largest, bits[i] & np.int32(0x7FFFFFFF))  # as whole numbers: NaN is the largest
+            largest = max(largest, _as_word(x[i]) & np.int32(0x7FFFFFFF))  # as whole numbers: NaN is the largest
         scale = _as_float(largest) / LEVELS
         inverse = LEVELS / _as_float(largest)
         if scale < LEAST:
@@ -208,11 +232,6 @@ def _round_row(x: Any, bits: Any, q: Any, scales: Any, sums: Any) -> None:
 
 
 @njit(parallel=True, nogil=True, cache=True, error_model="numpy")
-def round_rows(x: Any, bits: Any, q: Any, scales: Any, sums: Any) -> None:
-    """x: [rows, inputs] float32, bits: the same as int32. q: [rows, inputs] int8; scales, sums: [rows, inputs / 32]."""
-    if x.shape[0] < 8:
-        for row in range(x.shape[0]):
-            _round_row(x[row], bits[row], q[row], scales[row], sums[row])
-    else:
-        for row in prange(x.shape[0]):
-            _round_row(x[row], bits[row], q[row], scales[row], sums[row])
+def round_rows(x: Any, q: Any, scales: Any, sums: Any) -> None:
+    for row in prange(x.shape[0]):
+        round_row(x[row], q[row], scales[row], sums[row])

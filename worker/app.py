@@ -33,6 +33,7 @@ from worker.link.link import Link
 from worker.metrics import WorkerMetrics
 from worker.models.card import Card, demo_model_path, read_card
 from worker.models.errors import ModelFileError
+from worker.models.first_compile import beside
 from worker.models.memory import memory_of
 from worker.models.threads import prepare
 from worker.models.torch_import import leave_out
@@ -63,7 +64,7 @@ def run(settings: WorkerSettings) -> None:
 
     def not_ready() -> str | None:
         if not links:
-            return "the model is being loaded"
+            return "the model is being loaded (at the very first start also compiled, for half a minute)"
         return not_live() or (None if links[0].ready else "no NATS, no engine, or draining")
 
     try:
@@ -196,16 +197,20 @@ def _load_fake(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
 def _load_torch(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
     import torch  # noqa: PLC0415 - see the module's docstring
 
-    from kernels import cpu_loops  # noqa: PLC0415
+    from kernels import shared_work  # noqa: PLC0415
     from kernels.cpu import CpuOps  # noqa: PLC0415
     from worker.engine.torch_runner import TorchRunner, kv_blocks, kv_dtype  # noqa: PLC0415
-    from worker.models.load import load_model  # noqa: PLC0415
+    from worker.models.load import load_model, resolve_dtype  # noqa: PLC0415
 
     torch.set_num_threads(settings.threads or os.cpu_count() or 1)
     device = torch.device("cpu")
+    compiled = settings.weights != "fp32" and resolve_dtype(settings.dtype, device, settings.weights) == torch.float32
+    first = beside(os.environ) if compiled else contextlib.nullcontext(False)
     try:
-        with ThreadPoolExecutor(max_workers=1) as beside:
-            woken = beside.submit(cpu_loops.wake)
+        with first as compiling, ThreadPoolExecutor(max_workers=1) as another:
+            if compiling:
+                log.get("worker").info("model.compiling")
+            woken = another.submit(shared_work.wake)
             model = load_model(path, settings.dtype, _progress(path), device=device, weights=settings.weights)
             woken.result()
     except ValueError as error:

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
+from numba import typeof
 
 from kernels.cpu import CpuOps
+from kernels.first_compile import CALLS
 from kernels.reference import ReferenceOps
 from tests.unit.models import tiny
 from tests.unit.models.stepper import Stepper
@@ -18,7 +20,7 @@ from worker.models.gguf_source import GgufSource
 from worker.models.load import LoadedModel, load_model
 from worker.models.packer import packer
 from worker.models.weights import load_weights
-from worker.models.whole_layers import WholeLayers
+from worker.models.whole_layers import SharedLinear, WholeLayers
 
 CPU = torch.device("cpu")
 IDS = np.random.default_rng(1).integers(2, tiny.VOCAB, 30).tolist()
@@ -35,7 +37,9 @@ def load(path, *, rounds: bool) -> LoadedModel:
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    return Recipe(kind=Kind.Q4_1).write(tmp_path_factory.mktemp("model") / "tiny.gguf")
+    """4 bits, and 8 for the head, whose outputs fill whole tiles: as the demo model has them."""
+    recipe = Recipe(tiny.tensors(vocab=272), kind=Kind.Q4_1, kinds={"token_embd.weight": Kind.Q8_0})
+    return recipe.write(tmp_path_factory.mktemp("model") / "tiny.gguf")
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["exact", "rounds"])
@@ -92,3 +96,21 @@ def test_a_row_has_the_same_bits_alone_and_beside_loud_neighbours(model, loud):
 
 def test_an_explicit_type_of_activations_rounds_nothing(path):
     assert [load_model(path, dtype).weights.layers[0].qkv.rounds for dtype in ("auto", "fp32")] == [True, False]
+
+
+def test_what_a_first_start_compiles_beforehand_is_what_is_called(model):
+    several(whole(model))
+    for function, arguments in CALLS:
+        assert function.signatures == [tuple(map(typeof, arguments))]
+
+
+def test_the_head_is_computed_by_the_same_threads_and_beside_loud_rows_the_same(model):
+    head = whole(model).decoder.weights.head
+    assert isinstance(head, SharedLinear)
+    for rows in (1, 3, 5, 20):
+        x = torch.randn(rows, tiny.HIDDEN, generator=torch.Generator().manual_seed(rows))
+        got = head(x)
+        assert torch.equal(got, model.weights.head(x))
+        for loud in (x * 1e4, torch.full_like(x, math.nan)):
+            loud[rows // 2] = x[rows // 2]
+            assert torch.equal(head(loud)[rows // 2], got[rows // 2])
