@@ -82,7 +82,7 @@ def _choose_round(x: Any, bits: Any, row: int) -> Any:  # noqa: ARG001  # pyrigh
 
 
 @njit(nogil=True, cache=True)
-def project(x: Any, bits: Any, like: Any, addresses: Any, out: Any, shares: int, counts: Any, phase: int) -> None:
+def project(x: Any, bits: Any, like: Any, addresses: Any, out: Any, shares: int, counts: Any, phase: Any) -> None:
     """Out = x @ weight.T + bias; all threads do it together. A bias of no numbers is none.
 
     bits: x in 8 bits, if it is rounded. like: (codes, scales, minimums, bias), of the types and shapes of those
@@ -120,7 +120,7 @@ def _turn(qkv: Any, norms: Any, eps: Any, cos: Any, sin: Any, keys: Any, values:
 
 @njit(nogil=True, cache=True)
 def _turn_all(
-    qkv: Any, norms: Any, eps: Any, step: Any, keys: Any, values: Any, out: Any, counts: Any, phase: int
+    qkv: Any, norms: Any, eps: Any, step: Any, keys: Any, values: Any, out: Any, counts: Any, phase: Any
 ) -> None:
     cos, sin, positions, slots = step[0], step[1], step[2], step[3]
     row = claim(counts, phase)
@@ -134,7 +134,7 @@ def _turn_all(
 
 @njit(nogil=True, cache=True)
 def attend_decodes(
-    q: Any, keys: Any, values: Any, decodes: Any, window: int, scale: Any, out: Any, counts: Any, phase: int
+    q: Any, keys: Any, values: Any, decodes: Any, window: int, scale: Any, out: Any, counts: Any, phase: Any
 ) -> None:
     rows, sequences, tables, contexts, heads = decodes
     parts = keys.shape[2] // heads
@@ -152,7 +152,7 @@ def attend_decodes(
 
 @njit(nogil=True, cache=True)
 def attend_prompt(
-    q: Any, pools: Any, tiles: Any, table: Any, context: int, window: int, scale: Any, out: Any, counts: Any, phase: int
+    q: Any, pools: Any, tiles: Any, table: Any, context: Any, window: int, scale: Any, out: Any, counts: Any, phase: Any
 ) -> None:
     """As `prompt_attention`."""
     key_pool, value_pool = pools
@@ -173,7 +173,7 @@ def attend_prompt(
 
 
 @njit(nogil=True, cache=True)
-def _round_all(x: Any, bits: Any, counts: Any, phase: int) -> None:
+def _round_all(x: Any, bits: Any, counts: Any, phase: Any) -> None:
     row = claim(counts, phase)
     while row < x.shape[0]:
         _round(x, bits, row)
@@ -183,7 +183,7 @@ def _round_all(x: Any, bits: Any, counts: Any, phase: int) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _add_norm(y: Any, residual: Any, weight: Any, eps: Any, x: Any, bits: Any, counts: Any, phase: int) -> None:
+def _add_norm(y: Any, residual: Any, weight: Any, eps: Any, x: Any, bits: Any, counts: Any, phase: Any) -> None:
     """Residual += y; x = norm of it, in 8 bits too if it is rounded."""
     row = claim(counts, phase)
     while row < x.shape[0]:
@@ -195,7 +195,7 @@ def _add_norm(y: Any, residual: Any, weight: Any, eps: Any, x: Any, bits: Any, c
 
 
 @njit(nogil=True, cache=True)
-def _silu(gate_up: Any, out: Any, bits: Any, counts: Any, phase: int) -> None:
+def _silu(gate_up: Any, out: Any, bits: Any, counts: Any, phase: Any) -> None:
     row = claim(counts, phase)
     while row < out.shape[0]:
         silu_row(gate_up[row], out[row])

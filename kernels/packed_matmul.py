@@ -85,7 +85,7 @@ _one, _two, _three, _four, _wide = (_multiply(rows) for rows in (1, 2, 3, 4, ROW
 
 
 @njit(nogil=True, cache=True)
-def few_rows(x: NDArray[Any], codes: NDArray[Any], scales: Any, minimums: Any, out: Any, tile: int) -> None:
+def few_rows(x: NDArray[Any], codes: NDArray[Any], scales: Any, minimums: Any, out: Any, tile: Any) -> None:
     rows = x.shape[0]
     if rows == 1:
         _one(x, codes, scales, minimums, out, tile, tile, 0)
@@ -105,14 +105,14 @@ def multiply_few(x: NDArray[Any], codes: NDArray[Any], scales: Any, minimums: An
 
 
 @njit(nogil=True, cache=True)
-def all_wide(x: NDArray[Any], panel: NDArray[Any], out: Any, source: int, tile: int) -> None:
+def all_wide(x: NDArray[Any], panel: NDArray[Any], out: Any, source: int, tile: Any) -> None:
     """x: a multiple of ROWS_WIDE rows, and at most as many inputs as the tile `source` of the panel has."""
     for row in range(0, x.shape[0], ROWS_WIDE):
         _wide(x, panel, x, x, out, source, tile, row)
 
 
 @njit(nogil=True, cache=True)
-def many_rows(x: NDArray[Any], codes: NDArray[Any], scales: Any, minimums: Any, out: Any, tile: int) -> None:
+def many_rows(x: NDArray[Any], codes: NDArray[Any], scales: Any, minimums: Any, out: Any, tile: Any) -> None:
     panel = np.empty((1, codes.shape[1], GROUP, LANES), np.float32)
     _decode(codes, scales, minimums, tile, panel)
     row, rows = 0, x.shape[0]

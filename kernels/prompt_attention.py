@@ -102,7 +102,7 @@ def extents(queries: int, heads: int, kv_heads: int, context: int, window: int) 
 
 @njit(nogil=True, cache=True)
 def copy_group(
-    item: int, key_pool: Any, value_pool: Any, table: Any, first: int, seen: int, keys: Any, values: Any
+    item: Any, key_pool: Any, value_pool: Any, table: Any, first: int, seen: int, keys: Any, values: Any
 ) -> None:
     """32 keys and values of one head."""
     groups = (seen + GROUP - 1) // GROUP
@@ -115,7 +115,7 @@ def copy_group(
 
 
 @njit(nogil=True, cache=True)
-def attend_part(item: int, q: Any, keys: Any, values: Any, seen: int, window: int, scale: Any, out: Any) -> None:
+def attend_part(item: Any, q: Any, keys: Any, values: Any, seen: int, window: int, scale: Any, out: Any) -> None:
     """A few queries of one head. The last queries see most keys: they come first, so that no thread is left with one of
     them at the end.
     """

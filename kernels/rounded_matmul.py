@@ -165,7 +165,7 @@ def all_rows(
     scales: Any,
     minimums: Any,
     out: Any,
-    tile: int,
+    tile: Any,
 ) -> None:
     """One tile of the product."""
     row, rows = 0, q.shape[0]

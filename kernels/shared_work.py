@@ -74,19 +74,19 @@ _give_way: Any = intrinsic(_emit_give_way)
 
 
 @njit(nogil=True, cache=True)
-def claim(counts: Any, phase: int) -> Any:
+def claim(counts: Any, phase: Any) -> Any:
     """The next item of this phase; one above the last when there is none left."""
     return _add(counts, phase * LINE)
 
 
 @njit(nogil=True, cache=True)
-def done(counts: Any, phase: int) -> None:
+def done(counts: Any, phase: Any) -> None:
     """An item that was claimed is done."""
     _add(counts, phase * LINE + 1)
 
 
 @njit(nogil=True, cache=True)
-def await_done(counts: Any, phase: int, items: int) -> None:
+def await_done(counts: Any, phase: Any, items: int) -> None:
     spins = 0
     while _read(counts, phase * LINE + 1) < items:
         spins += 1
