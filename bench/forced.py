@@ -7,9 +7,10 @@ import torch
 
 from kernels.cpu import CpuOps
 from worker.models.card import demo_model_path
-from worker.models.decoder import Decoder, KvPool, StepTensors
-from worker.models.load import LoadedModel, load_model
+from worker.models.decoder import KvPool, StepTensors
+from worker.models.load import DtypeName, LoadedModel, load_model
 from worker.models.packer import WeightsMode
+from worker.models.whole_layers import decoder
 
 BLOCK_SIZE = 16
 
@@ -23,8 +24,8 @@ class Answers:
     logprobs: list[float]  # of the continuation's own token there
 
 
-def read(texts: Sequence[Text], mode: WeightsMode) -> Answers:
-    model = load_model(demo_model_path(), "fp32", weights=mode)
+def read(texts: Sequence[Text], mode: WeightsMode, dtype: DtypeName) -> Answers:
+    model = load_model(demo_model_path(), dtype, weights=mode)
     ids: list[int] = []
     logprobs: list[float] = []
     for prompt, continuation in texts:
@@ -49,4 +50,4 @@ def _logits(model: LoadedModel, tokens: list[int], wanted: int) -> torch.Tensor:
         sample_rows=torch.arange(count - wanted - 1, count - 1),
     )
     pool = KvPool(*([torch.zeros(shape) for _ in range(config.layers)] for _ in range(2)))
-    return Decoder(config, model.weights, CpuOps()).forward(step, pool)
+    return decoder(config, model.weights, CpuOps()).forward(step, pool)

@@ -1,4 +1,7 @@
-"""What each way to keep weights costs in answers: the golden prompts and their continuations, read once in each mode.
+"""What each way to keep weights and to round activations brings in tokens and costs in answers.
+
+Tokens/s are those of the engine in process. Answers are the golden prompts and their continuations, read once in each
+mode.
 
 At every position of a continuation the mode's likeliest token and its log-probability of the golden token are compared
 with those of float32 weights. Invariant: every mode reads the same tokens, so one difference does not cause the next.
@@ -7,6 +10,7 @@ with those of float32 weights. Invariant: every mode reads the same tokens, so o
 import json
 import os
 from pathlib import Path
+from typing import Literal
 
 from bench import machine
 from bench.record import RESULTS, Row, append
@@ -15,24 +19,41 @@ from worker.models.threads import prepare
 
 FILE = "quality.csv"
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden" / "smollm2_golden.json"
-REFERENCE = "fp32"
-MODES = ("auto", "bf16", "int8", "int4")
+Mode = tuple[Literal["auto", "fp32", "bf16", "int8", "int4"], Literal["auto", "fp32"]]  # weights, dtype
+REFERENCE: Mode = ("fp32", "fp32")
+MODES: tuple[Mode, ...] = (
+    ("auto", "auto"),
+    ("auto", "fp32"),
+    REFERENCE,
+    ("bf16", "fp32"),
+    ("int8", "fp32"),
+    ("int4", "fp32"),
+    ("int4", "auto"),
+)
+
+
+SEQUENCES = 1, 16
 
 
 def run() -> None:
     """Measure, print, record."""
-    prepare(os.environ, os.cpu_count() or 1)
-    from bench.forced import Answers, read  # noqa: PLC0415 - imports torch, after the line above
+    threads = os.cpu_count() or 1
+    prepare(os.environ, threads)
+    from bench.engine_steps import Steps  # noqa: PLC0415 - imports torch, after the line above
+    from bench.forced import Answers, read  # noqa: PLC0415
 
     texts = [(case["prompt_ids"], case["output_ids"]) for case in json.loads(GOLDEN.read_text())["cases"]]
-    wanted: Answers = read(texts, REFERENCE)
+    wanted: Answers = read(texts, *REFERENCE)
     before: dict[str, Cell] = machine.provenance()
     rows: list[Row] = []
-    for mode in MODES:
-        found = read(texts, mode)
+    for weights, dtype in MODES:
+        found, steps = read(texts, weights, dtype), Steps(None, dtype, weights, threads=threads)
         rows.append(
             {
-                "weights": mode,
+                "weights": weights,
+                "dtype": dtype,
+                **{f"decode_tokens_per_s_{n}": steps.decode(n, quick=True)["decode_tokens_per_s"] for n in SEQUENCES},
+                "prefill_tokens_per_s": steps.prefill(quick=True),
                 "weights_mib": found.weights_mib,
                 "positions": len(found.ids),
                 "same_token": sum(a == b for a, b in zip(found.ids, wanted.ids, strict=True)) / len(found.ids),

@@ -1,5 +1,5 @@
 """The whole product with the real model, over HTTP: output tokens/s and latencies at rising concurrency, prefill speed,
-time to ready, resident memory, and the same of every other server that is installed (`bench.peers`).
+time to ready after a warm start, resident memory, and the same of every other server that is installed (`bench.peers`).
 
 The load is the one that other servers are compared by: prompts of 200 tokens, 128 output tokens, greedy, no early end.
 """
@@ -59,7 +59,7 @@ def run(
     """
     before: dict[str, Cell] = {**machine.provenance(), "dtype": _resolved(dtype, weights), "weights": weights}
     measured: dict[str, Measured] = {}
-    with launch.running(runner="torch", dtype=dtype, weights=weights) as stack:
+    with launch.running(warm=True, runner="torch", dtype=dtype, weights=weights) as stack:
         ours = uvloop.run(_measure(stack.base_url, stack.key, concurrency, quick=quick))
         ours.whole = {
             "ready_s": stack.ready_s,

@@ -42,7 +42,8 @@ def worker(
     runner
         What computes: torch (on a CPU), triton (on CUDA), or fake. [default: as the device wants]
     dtype
-        The type of activations; auto takes bf16 where the processor multiplies it natively.
+        The type of activations; auto takes bf16 where the processor multiplies it natively, fp32 elsewhere, and on a
+        CPU 8 bits in products with 4-bit weights. [default: auto]
     weights
         How weights are kept: auto, on a CPU in the fewest bits that lose nothing of what the file holds, on CUDA in
         the type of activations; or rounded to fp32, bf16, int8 or int4, and on CUDA fp8. [default: auto]

@@ -1,24 +1,23 @@
 """The operations on a CPU, fast, for float32 and bfloat16 activations over a float32 KV pool.
 
 Decode attention, rotation, norms and the gate are compiled loops (`cpu_loops`), which read K and V where they lie in
-the pool. Prompts gather their own context, one sequence at a time, and take torch's flash attention.
+the pool. Prompts copy their own context, one sequence at a time (`prompt_attention`).
 
 Everything is computed in float32; bfloat16 is only how results are handed on.
 """
 
-import math
 from dataclasses import dataclass
 
 import numba
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels import cpu_loops
 from kernels.attention_scratch import AttentionScratch
 from kernels.packed_weight import fresh
+from kernels.prompt_attention import prompt_attention
 
 
 @dataclass(slots=True)
@@ -27,13 +26,13 @@ class _Prompt:
 
     start: int  # first row in the packed batch
     end: int
-    slots: Tensor  # [seen] where the K and V that any query sees lie, in order
-    mask: Tensor | None  # [queries, seen] added to the scores; None when the queries are all that is seen
+    sequence: int
+    context: int
 
 
 @dataclass(slots=True)
 class _Plan:
-    """What attention derives from the step's index tensors; the same for every layer with the same window."""
+    """What attention derives from the step's index tensors; the same for every layer."""
 
     block_tables: Tensor
     prompts: list[_Prompt]
@@ -61,7 +60,7 @@ class CpuOps:
     """
 
     def __init__(self) -> None:
-        self._plans: dict[int | None, _Plan] = {}  # by window
+        self._plan: _Plan | None = None
         self._turn: _Turn | None = None
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -136,18 +135,21 @@ class CpuOps:
         queries_max: int | None = None,  # noqa: ARG002
     ) -> Tensor:
         _refuse(quantized=k_scale is not None or v_scale is not None, capped=soft_cap is not None)
-        plan = self._plans.get(window)
+        plan = self._plan
         if plan is None or plan.block_tables is not block_tables:
-            plan = self._plans[window] = _make_plan(k_cache.shape, block_tables, query_start, context_lens, window)
-        wide = _wide(q)
+            plan = self._plan = _make_plan(k_cache.shape[2], block_tables, query_start, context_lens)
+        wide = _wide(q).numpy()
         out, array = fresh(wide.shape)
+        keys, values = k_cache.numpy(), v_cache.numpy()
         for prompt in plan.prompts:
-            out[prompt.start : prompt.end] = _attend_prompt(prompt, wide, k_cache, v_cache, scale)
+            own = slice(prompt.start, prompt.end)
+            table = plan.tables[prompt.sequence]
+            prompt_attention(wide[own], keys, values, table, prompt.context, window or 0, np.float32(scale), array[own])
         if plan.rows.size:
             cpu_loops.decode_attention(
-                wide.numpy(),
-                k_cache.numpy(),
-                v_cache.numpy(),
+                wide,
+                keys,
+                values,
                 plan.rows,
                 plan.sequences,
                 plan.tables,
@@ -193,29 +195,7 @@ def _heads_each(sequences: int, kv_heads: int) -> int:
     return kv_heads if sequences >= numba.get_num_threads() else 1
 
 
-def _attend_prompt(prompt: _Prompt, q: Tensor, k_cache: Tensor, v_cache: Tensor, scale: float) -> Tensor:
-    kv_heads = k_cache.shape[2]
-    keys, values = (  # [1, kv_heads, context, head_dim]
-        cache.view(-1, *cache.shape[2:]).index_select(0, prompt.slots).transpose(0, 1).unsqueeze(0)
-        for cache in (k_cache, v_cache)
-    )
-    queries = q[prompt.start : prompt.end]  # [queries, heads, head_dim]
-    grouped = queries.view(queries.shape[0], kv_heads, -1, queries.shape[2]).permute(2, 1, 0, 3)
-    out = F.scaled_dot_product_attention(
-        grouped,
-        keys.expand(grouped.shape[0], -1, -1, -1),
-        values.expand(grouped.shape[0], -1, -1, -1),
-        attn_mask=prompt.mask,
-        is_causal=prompt.mask is None,
-        scale=scale,
-    )
-    return out.permute(2, 1, 0, 3).reshape(queries.shape)
-
-
-def _make_plan(
-    pool: torch.Size, block_tables: Tensor, query_start: Tensor, context_lens: Tensor, window: int | None
-) -> _Plan:
-    block_size, kv_heads = pool[1], pool[2]
+def _make_plan(kv_heads: int, block_tables: Tensor, query_start: Tensor, context_lens: Tensor) -> _Plan:
     starts, contexts = query_start.tolist(), context_lens.tolist()
     prompts: list[_Prompt] = []
     decodes: list[int] = []
@@ -224,11 +204,7 @@ def _make_plan(
         if end - start == 1:
             decodes.append(sequence)
         elif end > start:
-            queries = end - start
-            first = 0 if window is None else max(0, context - queries - window + 1)
-            seen = torch.arange(first, context)
-            slots = block_tables[sequence][seen // block_size].long() * block_size + seen % block_size
-            prompts.append(_Prompt(start, end, slots, _mask(queries, context - first, window)))
+            prompts.append(_Prompt(start, end, sequence, context))
     sequences = np.array(decodes, np.int64)
     return _Plan(
         block_tables,
@@ -239,12 +215,3 @@ def _make_plan(
         tables=block_tables.numpy(),
         contexts=context_lens.numpy(),
     )
-
-
-def _mask(queries: int, seen: int, window: int | None) -> Tensor | None:
-    if queries == seen and (window is None or window >= seen):
-        return None
-    mask = torch.full((queries, seen), -math.inf).triu(seen - queries + 1)
-    if window is not None:
-        mask += torch.full((queries, seen), -math.inf).tril(seen - queries - window)
-    return mask

@@ -54,7 +54,7 @@ def _exp(x: Any) -> Any:
 
 
 @njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
-def _norm_row(x: Any, weight: Any, eps: Any, out: Any) -> None:
+def norm_row(x: Any, weight: Any, eps: Any, out: Any) -> None:
     total = ZERO
     for i in range(x.shape[0]):
         total += x[i] * x[i]
@@ -67,23 +67,17 @@ def _norm_row(x: Any, weight: Any, eps: Any, out: Any) -> None:
 def rms_norm(x: Floats, weight: Floats, eps: np.float32, out: Floats) -> None:
     if x.shape[0] < ROWS_SERIAL:
         for row in range(x.shape[0]):
-            _norm_row(x[row], weight, eps, out[row])
+            norm_row(x[row], weight, eps, out[row])
     else:
         for row in prange(x.shape[0]):
-            _norm_row(x[row], weight, eps, out[row])
-
-
-def wake() -> None:
-    """Have numba load now what it loads when anything is first called, a third of a second of Python."""
-    row = np.zeros((1, 1), np.float32)
-    rms_norm(row, row[0], ONE, row)
+            norm_row(x[row], weight, eps, out[row])
 
 
 @njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
-def _add_norm_row(x: Any, residual: Any, weight: Any, eps: Any, out: Any) -> None:
+def add_norm_row(x: Any, residual: Any, weight: Any, eps: Any, out: Any) -> None:
     for i in range(x.shape[0]):
         residual[i] += x[i]
-    _norm_row(residual, weight, eps, out)
+    norm_row(residual, weight, eps, out)
 
 
 @njit(parallel=True, nogil=True, cache=True, fastmath=FAST, error_model="numpy")
@@ -91,14 +85,14 @@ def add_rms_norm(x: Floats, residual: Floats, weight: Floats, eps: np.float32, o
     """Residual += x; out = norm of it."""
     if x.shape[0] < ROWS_SERIAL:
         for row in range(x.shape[0]):
-            _add_norm_row(x[row], residual[row], weight, eps, out[row])
+            add_norm_row(x[row], residual[row], weight, eps, out[row])
     else:
         for row in prange(x.shape[0]):
-            _add_norm_row(x[row], residual[row], weight, eps, out[row])
+            add_norm_row(x[row], residual[row], weight, eps, out[row])
 
 
 @njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
-def _silu_row(gate_up: Any, out: Any) -> None:
+def silu_row(gate_up: Any, out: Any) -> None:
     gate, up = gate_up[: out.shape[0]], gate_up[out.shape[0] :]
     for i in range(out.shape[0]):
         out[i] = gate[i] / (ONE + _exp(-gate[i])) * up[i]
@@ -108,10 +102,10 @@ def _silu_row(gate_up: Any, out: Any) -> None:
 def silu_and_mul(gate_up: Floats, out: Floats) -> None:
     if out.shape[0] < ROWS_SERIAL:
         for row in range(out.shape[0]):
-            _silu_row(gate_up[row], out[row])
+            silu_row(gate_up[row], out[row])
     else:
         for row in prange(out.shape[0]):
-            _silu_row(gate_up[row], out[row])
+            silu_row(gate_up[row], out[row])
 
 
 @njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
@@ -124,7 +118,7 @@ def _rotate(x: Any, cos: Any, sin: Any, out: Any) -> None:
 
 
 @njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
-def _rope_row(q: Any, k: Any, v: Any, cos: Any, sin: Any, keys: Any, values: Any, slot: Any, out: Any) -> None:
+def rope_row(q: Any, k: Any, v: Any, cos: Any, sin: Any, keys: Any, values: Any, slot: Any, out: Any) -> None:
     for head in range(q.shape[0]):
         _rotate(q[head], cos, sin, out[head])
     if slot >= 0:
@@ -152,15 +146,15 @@ def rope_and_cache(
     if q.shape[0] < ROWS_SERIAL:
         for row in range(q.shape[0]):
             place = positions[row]
-            _rope_row(q[row], k[row], v[row], cos[place], sin[place], keys, values, slots[row], out[row])
+            rope_row(q[row], k[row], v[row], cos[place], sin[place], keys, values, slots[row], out[row])
     else:
         for row in prange(q.shape[0]):
             place = positions[row]
-            _rope_row(q[row], k[row], v[row], cos[place], sin[place], keys, values, slots[row], out[row])
+            rope_row(q[row], k[row], v[row], cos[place], sin[place], keys, values, slots[row], out[row])
 
 
 @njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
-def _softmax_row(scores: Any) -> Any:
+def softmax_row(scores: Any) -> Any:
     """exp(score - maximum) in place; their sum."""
     maximum = scores[0]
     for i in range(scores.shape[0]):
@@ -206,7 +200,7 @@ def _gather(weights: Any, values: Any, table: Any, first_head: Any, first: Any, 
 
 
 @njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
-def _attend(
+def attend(
     q: Any,
     keys: Any,
     values: Any,
@@ -231,7 +225,7 @@ def _attend(
     _score(queries, keys, table, first_head, first, scale, scores)
     for head in range(heads):
         for g in range(group):
-            total = _softmax_row(scores[head, g])
+            total = softmax_row(scores[head, g])
             for seen in range(scores.shape[2]):
                 scores[head, g, seen] /= total
     _gather(scores, values, table, first_head, first, attended)
@@ -264,4 +258,4 @@ def decode_attention(
         row, sequence, first_head = rows[item // parts], sequences[item // parts], item % parts * heads
         context = contexts[sequence]
         first = max(0, context - window) if window > 0 else 0
-        _attend(q[row], keys, values, tables[sequence], first_head, heads, first, context, scale, out[row])
+        attend(q[row], keys, values, tables[sequence], first_head, heads, first, context, scale, out[row])

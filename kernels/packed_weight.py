@@ -12,7 +12,9 @@ import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kernels.packed_matmul import GROUP, LANES, ROWS_FEW, multiply_few, multiply_many
+from kernels.packed_matmul import ROWS_FEW, multiply_few, multiply_many
+from kernels.rounded_matmul import multiply, round_rows
+from kernels.vector_code import GROUP, LANES, PART, PARTS
 
 _NONE: NDArray[np.float32] = np.empty((0, 0, 0), np.float32)
 
@@ -20,7 +22,7 @@ _NONE: NDArray[np.float32] = np.empty((0, 0, 0), np.float32)
 @dataclass(slots=True, frozen=True)
 class PackedWeight:
     outputs: int
-    codes: NDArray[Any]  # [tiles, groups, 32, 16] int8 or uint16 (bfloat16), or [tiles, groups, 16, 16] uint8 of two
+    codes: NDArray[Any]  # [tiles, groups, 32, 16] int8 or uint16 (bfloat16), or [tiles, groups, 4, 16, 4] uint8 of two
     scales: NDArray[np.float32]  # [tiles, groups, 16], or empty
     minimums: NDArray[np.float32]  # the same
 
@@ -38,7 +40,12 @@ def pack(codes: Tensor, scales: Tensor | None = None, minimums: Tensor | None = 
     assert all(values is None or values.shape == (outputs, inputs // GROUP) for values in (scales, minimums))
     whole = codes.view(torch.int16) if codes.dtype == torch.bfloat16 else codes
     if codes.dtype == torch.uint8:
-        whole = whole[:, 0::2] | (whole[:, 1::2] << 4)
+        eights = whole.view(outputs, -1, 2, PART // 2)
+        words = (eights[:, :, 0] | (eights[:, :, 1] << 4)).view(torch.int32)
+        numbers = (
+            _tiled(words.view(outputs, -1, PARTS)).numpy().view(np.uint8).reshape(-1, inputs // GROUP, PARTS, LANES, 4)
+        )
+        return PackedWeight(outputs, numbers, _factors(scales), _factors(minimums))
     numbers = _tiled(whole.view(outputs, inputs // GROUP, -1)).numpy()
     if codes.dtype == torch.bfloat16:
         numbers = numbers.view(np.uint16)
@@ -53,6 +60,18 @@ def matmul(x: Tensor, weight: PackedWeight) -> Tensor:
     out, array = fresh((x.shape[0], weight.codes.shape[0] * LANES))
     multiply = multiply_few if x.shape[0] <= ROWS_FEW else multiply_many
     multiply(x.numpy(), weight.codes, weight.scales, weight.minimums, array)
+    return out if out.shape[1] == weight.outputs else out[:, : weight.outputs].contiguous()
+
+
+def rounded_matmul(x: Tensor, weight: PackedWeight) -> Tensor:
+    """The same with x rounded to 8 bits in groups of 32 inputs; the weight has 4 bits."""
+    assert x.is_contiguous()
+    rows, inputs = x.shape
+    q = np.empty((rows, inputs), np.int8)
+    scales, sums = np.empty((2, rows, inputs // GROUP), np.float32)
+    round_rows(x.numpy(), q, scales, sums)
+    out, result = fresh((rows, weight.codes.shape[0] * LANES))
+    multiply(q, scales, sums, weight.codes, weight.scales, weight.minimums, result)
     return out if out.shape[1] == weight.outputs else out[:, : weight.outputs].contiguous()
 
 

@@ -33,8 +33,10 @@ from worker.link.link import Link
 from worker.metrics import WorkerMetrics
 from worker.models.card import Card, demo_model_path, read_card
 from worker.models.errors import ModelFileError
+from worker.models.first_compile import beside
 from worker.models.memory import memory_of
 from worker.models.threads import prepare
+from worker.models.torch_import import leave_out
 from worker.ops import serving
 from worker.settings import WorkerSettings
 
@@ -53,6 +55,7 @@ def run(settings: WorkerSettings) -> None:
     worker = ids.process_id("wk")
     log.configure(level=settings.log_level, service="worker", worker=worker)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.disable()  # until the model is loaded: what imports make stays, and looking through it takes half a second
     metrics = WorkerMetrics()
     links: list[Link] = []
 
@@ -61,7 +64,7 @@ def run(settings: WorkerSettings) -> None:
 
     def not_ready() -> str | None:
         if not links:
-            return "the model is being loaded"
+            return "the model is being loaded (at the very first start also compiled, for half a minute)"
         return not_live() or (None if links[0].ready else "no NATS, no engine, or draining")
 
     try:
@@ -81,6 +84,7 @@ def run(settings: WorkerSettings) -> None:
                 metrics.watch(links[0])
                 gc.collect()
                 gc.freeze()  # the model lives as long as the process: later collections need not look at it
+                gc.enable()
                 gc.set_threshold(*COLLECT_EVERY)
                 uvloop.run(serve(links[0], settings.drain_s))
             finally:
@@ -93,7 +97,7 @@ def placed(settings: WorkerSettings) -> WorkerSettings:
     """With the runner and the device that are chosen. Raises CannotStart."""
 
     def cuda_devices() -> int:
-        prepare(os.environ, settings.threads or os.cpu_count() or 1)
+        _before_torch(settings)
         import torch  # noqa: PLC0415 - see the module's docstring
 
         return torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -111,7 +115,7 @@ def load(settings: WorkerSettings, metrics: WorkerMetrics) -> tuple[Card, Runner
                 return _load_fake(settings, path)
             if settings.runner == "torch" and settings.kv_dtype != "auto":
                 raise CannotStart(f"--kv-dtype {settings.kv_dtype} needs CUDA; on a CPU the KV pool is in fp32")
-            prepare(os.environ, settings.threads or os.cpu_count() or 1)
+            _before_torch(settings)
             if settings.runner == "triton":
                 from worker.cuda import load_cuda  # noqa: PLC0415 - see the module's docstring
 
@@ -119,6 +123,11 @@ def load(settings: WorkerSettings, metrics: WorkerMetrics) -> tuple[Card, Runner
             return _load_torch(settings, path)
     except ModelFileError as error:
         raise CannotStart(str(error)) from error
+
+
+def _before_torch(settings: WorkerSettings) -> None:
+    prepare(os.environ, settings.threads or os.cpu_count() or 1)
+    leave_out(sys.modules)
 
 
 @contextlib.contextmanager
@@ -188,16 +197,20 @@ def _load_fake(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
 def _load_torch(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
     import torch  # noqa: PLC0415 - see the module's docstring
 
-    from kernels import cpu_loops  # noqa: PLC0415
+    from kernels import shared_work  # noqa: PLC0415
     from kernels.cpu import CpuOps  # noqa: PLC0415
     from worker.engine.torch_runner import TorchRunner, kv_blocks, kv_dtype  # noqa: PLC0415
-    from worker.models.load import load_model  # noqa: PLC0415
+    from worker.models.load import load_model, resolve_dtype  # noqa: PLC0415
 
     torch.set_num_threads(settings.threads or os.cpu_count() or 1)
     device = torch.device("cpu")
+    compiled = settings.weights != "fp32" and resolve_dtype(settings.dtype, device, settings.weights) == torch.float32
+    first = beside(os.environ) if compiled else contextlib.nullcontext(False)
     try:
-        with ThreadPoolExecutor(max_workers=1) as beside:
-            woken = beside.submit(cpu_loops.wake)
+        with first as compiling, ThreadPoolExecutor(max_workers=1) as another:
+            if compiling:
+                log.get("worker").info("model.compiling")
+            woken = another.submit(shared_work.wake)
             model = load_model(path, settings.dtype, _progress(path), device=device, weights=settings.weights)
             woken.result()
     except ValueError as error:

@@ -29,7 +29,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What computes; without one, torch on a CPU and triton on CUDA."""
 
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
-    """Of activations."""
+    """Of activations. auto is bf16 where the processor multiplies it natively, fp32 elsewhere, and on a CPU 8 bits in
+    products with 4-bit weights (docs/adr/0020)."""
 
     weights: Literal["auto", "fp32", "bf16", "int8", "int4", "fp8"] = "auto"
     """How they are kept and multiplied: `worker.models.packer`, and on CUDA `worker.models.device_packer`."""

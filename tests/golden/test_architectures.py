@@ -205,3 +205,14 @@ def test_several_sequences_in_one_step(models, stepper):
     got = stepper.step(a=ids["a"], b=ids["b"], c=ids["c"][32:], d=ids["d"][20:])
     for name, rows in got.items():
         near(rows, models.expected(ids[name])[-len(rows) :])
+
+
+def test_layers_in_one_compiled_call_compute_what_their_operations_do(models):
+    """With weights that are kept in few bits, against the plain operations on the same weights."""
+    ids = {name: ids_of(number, length) for number, (name, length) in enumerate(zip("ab", (24, 50), strict=True))}
+    kept = load_model(models.folder, "fp32", weights="bf16")
+    steppers = [Stepper(kept, CpuOps()), Stepper(kept, ReferenceOps())]
+    for step in ({"b": ids["b"][:49]}, {"a": ids["a"], "b": ids["b"][49:]}, {"a": ids["b"][:1]}):
+        got, want = (stepper.step(**step) for stepper in steppers)
+        for name, rows in got.items():
+            near(rows, want[name])

@@ -16,8 +16,9 @@ from kernels.ops import Ops
 from worker.engine.batch import Batch, Sampled
 from worker.engine.sampler import sample
 from worker.models.config import ModelConfig
-from worker.models.decoder import Decoder, KvPool, StepTensors
+from worker.models.decoder import KvPool, StepTensors
 from worker.models.load import LoadedModel
+from worker.models.whole_layers import decoder
 
 WARM_TOKENS = (1, 8)  # of one sequence, all of it in the null block
 
@@ -36,7 +37,7 @@ class TorchRunner:
         # No sequence is longer than the pool: a context of a million tokens must not cost tables for all its positions.
         held = max(blocks_total * block_size, *WARM_TOKENS)
         reached = replace(config, context_length=min(config.context_length, held))
-        self._decoder = Decoder(reached, model.weights, ops)
+        self._decoder = decoder(reached, model.weights, ops)
         shape = (blocks_total, block_size, config.kv_heads, config.head_dim)
         dtype = kv_dtype(model.device, model.dtype)
         self._pool = KvPool(

@@ -5,6 +5,7 @@ runner the KV pool. Pre-norm transformer with grouped-query attention, rotary em
 al., 2023).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -50,17 +51,27 @@ class KvPool:
                 tensors.clear()
 
 
+# From embedded rows to the normed rows for the head, [tokens, hidden].
+Layers = Callable[[Tensor, StepTensors, KvPool], Tensor]
+
+
 class Decoder:
     def __init__(self, config: ModelConfig, weights: Weights, ops: Ops) -> None:
         self.config, self.weights, self.ops = config, weights, ops
         self.scale = config.head_dim**-0.5
         self.cos, self.sin = _rope_tables(config, weights.rope_factors, weights.embedding.device)
+        self.layers: Layers = self._one_by_one  # on a CPU `whole_layers` may put another there
 
     @torch.inference_mode()
     def forward(self, step: StepTensors, pool: KvPool) -> Tensor:
         """Writes K and V of every token to the pool. Returns float32 logits [samples, vocab]."""
+        residual = self.weights.embedding[step.ids]
+        x = self.layers(residual, step, pool)
+        logits = self.weights.head(x[step.sample_rows])
+        return logits.float() if step.logits is None else step.logits.copy_(logits)
+
+    def _one_by_one(self, residual: Tensor, step: StepTensors, pool: KvPool) -> Tensor:
         weights, ops, eps = self.weights, self.ops, self.config.rms_eps
-        residual = weights.embedding[step.ids]
         x = ops.rms_norm(residual, weights.layers[0].attention_norm, eps)
         next_norms = [layer.attention_norm for layer in weights.layers[1:]] + [weights.final_norm]
         for index, (layer, next_norm) in enumerate(zip(weights.layers, next_norms, strict=True)):
@@ -68,8 +79,7 @@ class Decoder:
             x, residual = ops.add_rms_norm(attended, residual, layer.mlp_norm, eps)
             widened = ops.silu_and_mul(layer.gate_up(x))
             x, residual = ops.add_rms_norm(layer.down(widened), residual, next_norm, eps)
-        logits = weights.head(x[step.sample_rows])
-        return logits.float() if step.logits is None else step.logits.copy_(logits)
+        return x
 
     def _attention(self, index: int, x: Tensor, step: StepTensors, pool: KvPool) -> Tensor:
         config, layer = self.config, self.weights.layers[index]

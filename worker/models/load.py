@@ -41,13 +41,14 @@ def load_model(
     device: torch.device | None = None,
     weights: WeightsMode = "auto",
 ) -> LoadedModel:
-    """Load a GGUF file or a model folder. `progress` is called with a fraction from 0 to 1.
+    """Load a GGUF file or a model folder. `progress` is called with a fraction from 0 to 1. If the dtype is `auto`, a
+    CPU also rounds what 4-bit weights are multiplied with (docs/adr/0020).
 
     Raises ModelFileError, and ValueError for a way to keep weights that the device or the dtype does not have.
     """
     where = device or torch.device("cpu")
     chosen = resolve_dtype(dtype, where, weights)
-    pack = packer(weights, chosen, where)
+    pack = packer(weights, chosen, where, rounds=dtype == "auto")
     card, source = _open(path)
     loaded = load_weights(source, card.config, dtype=chosen, device=where, pack=pack, progress=progress)
     return LoadedModel(card, loaded, chosen, where)

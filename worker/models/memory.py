@@ -32,13 +32,13 @@ def memory_of(
 ) -> Memory:
     """`item_bytes`, `kv_item_bytes`: of a number among activations, and in the pool. `kv_tokens`: what the
     pool has room for. `step_tokens`, `step_samples`: the most that one step computes and samples. `gathers`: whether
-    attention copies a prompt's context out of the pool and writes its mask down, as on a CPU.
+    attention copies a prompt's context out of the pool, as on a CPU.
     """
     attention = (2 * config.heads + 2 * config.kv_heads) * config.head_dim  # q, k, v and what is attended
     widest = 3 * config.hidden + max(attention, 3 * config.intermediate)  # the residual, its norm, an addend; one block
     logits = step_samples * config.vocab_size * 4 * LOGIT_COPIES
     context = config.context_length
-    copied = context * (2 * config.kv_heads * config.head_dim + 2 * step_tokens) * 4 if gathers else 0
+    copied = context * 2 * config.kv_heads * config.head_dim * 4 if gathers else 0
     return Memory(
         weights_bytes=weights_bytes,
         kv_bytes=kv_tokens * config.kv_elements_per_token * kv_item_bytes,

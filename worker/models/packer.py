@@ -6,7 +6,8 @@
 - `fp32`: all in float32. `bf16`, `int8`, `int4`: rounded to that, whatever the file holds; but a matrix whose inputs
   are no multiple of 32 stays in the type that is computed in.
 
-What a CUDA device has of them, and `fp8`, is in `device_packer`.
+What a CUDA device has of them, and `fp8`, is in `device_packer`. How weights are kept says nothing of what they are
+multiplied with: a packer that `rounds` makes layers that multiply 4-bit weights with 8 bits (docs/adr/0020).
 """
 
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ class ModePacker:
 
     mode: WeightsMode
     dtype: torch.dtype
+    rounds: bool = False
 
     @property
     def keeps_codes(self) -> bool:
@@ -46,21 +48,24 @@ class ModePacker:
     def __call__(self, weight: Tensor | Codes, bias: Tensor | None = None) -> Linear:
         if isinstance(weight, Codes):
             assert self.keeps_codes
-            return CompiledLinear(pack(weight.codes, weight.scales, weight.minimums), bias)
+            return self._compiled(pack(weight.codes, weight.scales, weight.minimums), bias)
         if self.mode == "fp32" or weight.shape[1] % GROUP:
             return linear(weight.to(self.dtype), bias)
         packed = FORMATS[self.mode](weight)
         if packed is None or (_is_bf16(packed) and self._multiplies_bf16()):
             return linear(weight.to(self.dtype), bias)
-        return CompiledLinear(packed, bias)
+        return self._compiled(packed, bias)
+
+    def _compiled(self, weight: PackedWeight, bias: Tensor | None) -> Linear:
+        return CompiledLinear(weight, bias, rounds=self.rounds)
 
     def _multiplies_bf16(self) -> bool:
         """Bfloat16 times bfloat16 is what oneDNN does best."""
         return self.dtype == torch.bfloat16 and packing_works(CPU, self.dtype)
 
 
-def packer(mode: WeightsMode, dtype: torch.dtype, device: torch.device) -> Packer:
-    """Raises ValueError for what cannot be."""
+def packer(mode: WeightsMode, dtype: torch.dtype, device: torch.device, *, rounds: bool = False) -> Packer:
+    """Raises ValueError for what cannot be. A device other than a CPU has no use for `rounds`."""
     assert mode in get_args(WeightsMode)
     on_cpu = device.type == "cpu"
     if on_cpu and mode == "fp8":
@@ -68,7 +73,7 @@ def packer(mode: WeightsMode, dtype: torch.dtype, device: torch.device) -> Packe
     if (mode == "fp32" and dtype != torch.float32) or (mode == "bf16" and not on_cpu and dtype != torch.bfloat16):
         raise ValueError(f"weights {mode} and dtype {str(dtype).removeprefix('torch.')} exclude each other here")
     if on_cpu:
-        return ModePacker(mode, dtype)
+        return ModePacker(mode, dtype, rounds)
     from worker.models.device_packer import DevicePacker  # noqa: PLC0415 - imports triton, which a CPU has no use for
 
     return DevicePacker(mode, dtype)

@@ -3,7 +3,8 @@
 import numpy as np
 import torch
 
-from worker.models.decoder import Decoder, KvPool, StepTensors
+from worker.models.decoder import KvPool, StepTensors
+from worker.models.whole_layers import decoder
 
 BLOCK, BLOCKS = 4, 60
 
@@ -11,7 +12,7 @@ BLOCK, BLOCKS = 4, 60
 class Stepper:
     def __init__(self, model, ops) -> None:
         config = model.config
-        self.decoder = Decoder(config, model.weights, ops)
+        self.decoder = decoder(config, model.weights, ops)
         shape = (BLOCKS, BLOCK, config.kv_heads, config.head_dim)
         self.pool = KvPool(*([torch.full(shape, torch.nan) for _ in range(config.layers)] for _ in range(2)))
         self.free = np.random.default_rng(2).permutation(np.arange(1, BLOCKS)).tolist()

@@ -17,6 +17,6 @@ def test_the_parts():
     assert memory.activations_bytes > 8 * CONFIG.intermediate * 3 * 2
 
 
-def test_a_gathered_context_and_its_mask_count():
+def test_a_gathered_context_counts():
     plain, gathered = (memory_of(CONFIG, gathers=gathers, **SIZES).activations_bytes for gathers in (False, True))
-    assert gathered - plain == CONFIG.context_length * 4 * (2 * KV_HEADS * HEAD_DIM + 2 * 8)
+    assert gathered - plain == CONFIG.context_length * 4 * 2 * KV_HEADS * HEAD_DIM

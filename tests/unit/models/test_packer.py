@@ -27,6 +27,14 @@ def test_auto_loses_nothing(kind):
     torch.testing.assert_close(layer(x), linear(weight, bias)(x), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", [Kind.Q4_1, Kind.Q8_0, Kind.BF16])
+def test_inputs_of_4_bit_weights_alone_are_rounded_where_that_is_asked_for(kind):
+    weight, x = held(kind), torch.randn(5, 64, generator=torch.Generator().manual_seed(6))
+    exact, rounds = (packer("auto", torch.float32, CPU, rounds=asked)(weight) for asked in (False, True))
+    assert torch.equal(exact(x), rounds(x)) == (kind in {Kind.Q8_0, Kind.BF16})
+    torch.testing.assert_close(rounds(x), exact(x), rtol=0.05, atol=0.05)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_inputs_that_do_not_fill_a_group_stay_dense(mode):
     layer = packer(mode, torch.float32, CPU)(torch.randn(8, 40))
@@ -34,14 +42,14 @@ def test_inputs_that_do_not_fill_a_group_stay_dense(mode):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("mode", MODES)
-def test_a_row_beside_loud_neighbours(mode, dtype):
+@pytest.mark.parametrize(("mode", "rounds"), [*((mode, False) for mode in MODES), ("auto", True)])
+def test_a_row_beside_loud_neighbours(mode, rounds, dtype):
     """Compiled products have its bits; oneDNN and MKL may take another kernel for another number of rows, so with these
     the company has as many rows.
     """
     if mode == "fp32" and dtype != torch.float32:
         pytest.skip("excluded")
-    layer = packer(mode, dtype, CPU)(held(Kind.Q4_1))
+    layer = packer(mode, dtype, CPU, rounds=rounds)(held(Kind.Q4_1))
     for rows in (1, 2, 4, 7, 16, 33, 200):
         x = torch.randn(rows, 64, generator=torch.Generator().manual_seed(4)).to(dtype)
         whole = layer(x)

@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +21,15 @@ def test_threads_are_counted_and_spin_briefly(tmp_path):
     assert environ["NUMBA_NUM_THREADS"] == "3"
     assert environ["OMP_WAIT_POLICY"] == "PASSIVE"
     assert 0 < int(environ["GOMP_SPINCOUNT"]) <= 10_000
-    assert environ["NUMBA_CACHE_DIR"] == str(tmp_path / ".cache" / "forebay")
+    assert Path(environ["NUMBA_CACHE_DIR"]).parent == tmp_path / ".cache" / "forebay"
+
+
+def test_code_compiled_from_other_sources_has_another_place(tmp_path):
+    names: list[str] = []
+    for content in ("a", "b"):
+        (tmp_path / "called.py").write_text(content)
+        names += [threads.version(tmp_path), threads.version(tmp_path)]
+    assert names[0] == names[1] != names[2] == names[3]
 
 
 @pytest.mark.parametrize("environ", [{}, {"HOME": "FILE"}, {"XDG_CACHE_HOME": "FILE"}])

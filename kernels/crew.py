@@ -1,0 +1,57 @@
+"""Threads that stand by to do the same compiled call as their caller, at the same time.
+
+Owns the threads. Knows nothing of the work, which must share itself out (`shared_work`) and be complete when the
+caller's own call returns: a helper may wake late, or not at all before the work is done.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+Job = Callable[[], None]
+
+
+class Crew:
+    """For one caller. Its helpers end when it is no longer used."""
+
+    def __init__(self, helpers: int) -> None:
+        self._posts = [_Post() for _ in range(helpers)]
+        for post in self._posts:
+            threading.Thread(target=post.serve, name="crew", daemon=True).start()
+        weakref.finalize(self, _dismiss, self._posts)
+
+    def call(self, work: Callable[..., None], *args: Any) -> None:
+        """`work(*args)`, here and in every helper."""
+        for post in self._posts:
+            post.give(lambda: work(*args))
+        work(*args)
+
+
+class _Post:
+    """Where a helper waits. A job that it has not yet taken is replaced by the next one."""
+
+    def __init__(self) -> None:
+        self._job: Job | None = None
+        self._idle = threading.Lock()
+        self._idle.acquire()
+
+    def give(self, job: Job | None) -> None:
+        """None sends the helper home."""
+        self._job = job
+        if self._idle.locked():
+            self._idle.release()
+
+    def serve(self) -> None:
+        while True:
+            self._idle.acquire()
+            job = self._job
+            if job is None:
+                return
+            job()
+            del job  # what it holds is as large as a step
+
+
+def _dismiss(posts: list[_Post]) -> None:
+    for post in posts:
+        post.give(None)

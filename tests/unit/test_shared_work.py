@@ -1,0 +1,79 @@
+"""Work that threads share inside compiled code, and the threads that stand by for it."""
+
+import gc
+import threading
+
+import numpy as np
+from numba import njit
+
+from kernels.crew import Crew
+from kernels.shared_work import await_done, claim, done, ledger
+
+PATIENCE_S = 60
+PHASES, ITEMS = 40, 50
+
+
+@njit(nogil=True)
+def run(out, counts):
+    """out: [phases, items] how often each item was computed; a phase adds up the one before it."""
+    for phase in range(PHASES):
+        item = claim(counts, phase)
+        while item < ITEMS:
+            out[phase, item] += 1 if phase == 0 else out[phase - 1].sum()
+            done(counts, phase)
+            item = claim(counts, phase)
+        await_done(counts, phase, ITEMS)
+
+
+def want():
+    """In whole numbers that wrap around, as the sums do."""
+    out = np.ones((PHASES, ITEMS), np.int64)
+    with np.errstate(over="ignore"):
+        for phase in range(1, PHASES):
+            out[phase] = out[phase - 1].sum()
+    return out
+
+
+def test_each_item_is_computed_once_after_all_of_the_phase_before():
+    crew = Crew(3)
+    for _ in range(20):
+        out = np.zeros((PHASES, ITEMS), np.int64)
+        crew.call(run, out, ledger(PHASES))
+        assert np.array_equal(out, want())
+
+
+def test_who_comes_late_finds_the_work_done():
+    out, counts = np.zeros((PHASES, ITEMS), np.int64), ledger(PHASES)
+    Crew(0).call(run, out, counts)
+    run(out, counts)
+    assert np.array_equal(out, want())
+
+
+def test_every_helper_takes_part_and_a_busy_one_takes_the_last_job_of_those_it_missed():
+    crew, taken = Crew(2), []
+    everybody, go_on, last = threading.Barrier(3), threading.Event(), threading.Barrier(3)
+    caller = threading.current_thread()
+
+    def first():
+        everybody.wait(PATIENCE_S)
+        if threading.current_thread() is not caller:
+            go_on.wait(PATIENCE_S)
+
+    crew.call(first)
+    crew.call(lambda: taken.append("missed"))
+    timer = threading.Thread(target=go_on.set)
+    crew.call(lambda: (timer.start() if threading.current_thread() is caller else None, last.wait(PATIENCE_S)))
+    assert taken == ["missed"]  # by the caller alone
+
+
+def test_helpers_end_with_their_crew():
+    before = set(threading.enumerate())
+    crew = Crew(2)
+    crew.call(lambda: None)
+    helpers = set(threading.enumerate()) - before
+    assert len(helpers) == 2
+    del crew
+    gc.collect()
+    for helper in helpers:
+        helper.join(PATIENCE_S)
+        assert not helper.is_alive()
