@@ -24,6 +24,7 @@ SCHEMES: Final = ("postgresql", "postgres")
 CONNECT_TIMEOUT_S = 3.0
 COMMAND_TIMEOUT_S = 10.0
 WRITABLE: Final = "read-write"  # of several hosts in a URL, the one that is
+ISOLATION: Final = "read committed"  # whatever the server's default: statements lock what they need and read it then
 
 
 def create(url: str, *, connections_max: int = 4, command_timeout_s: float | None = COMMAND_TIMEOUT_S) -> AsyncEngine:
@@ -35,6 +36,7 @@ def create(url: str, *, connections_max: int = 4, command_timeout_s: float | Non
         max_overflow=0,
         pool_timeout=CONNECT_TIMEOUT_S,
         pool_pre_ping=True,
+        isolation_level=ISOLATION.upper(),
         connect_args={
             "async_creator_fn": partial(asyncpg.connect, url, target_session_attrs=WRITABLE),
             "timeout": CONNECT_TIMEOUT_S,

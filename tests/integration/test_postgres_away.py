@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
+from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.admission.bucket import UNITS
@@ -190,6 +191,22 @@ async def test_a_server_that_takes_no_writes_is_away_until_it_does(
             await catalogue.create_tenant(database, "acme", plan="standard", limits=Limits())
     finally:
         await database.dispose()
+
+
+async def test_a_server_whose_transactions_are_stricter_by_default_is_not_taken_for_an_outage(
+    database_url: str, sql: asyncpg.Connection
+) -> None:
+    """Where reads are repeatable, those who wait for a bucket's row are turned away once it has changed."""
+    name = await sql.fetchval("SELECT current_database()")
+    await sql.execute(f"ALTER DATABASE \"{name}\" SET default_transaction_isolation = 'serializable'")
+    async with pools.create(database_url, connections_max=8) as pool, PgLimiter(pool, gateway_id="gw") as limiter:
+        decisions = await asyncio.gather(*(limiter.admit(demand(1)) for _ in range(100)))
+        assert all(decision.refused_by is None for decision in decisions)
+        assert not limiter.in_grace
+    database = engine.create(database_url)
+    async with database.connect() as connection:
+        assert (await connection.execute(text("SHOW transaction_isolation"))).scalar_one() == "read committed"
+    await database.dispose()
 
 
 @pytest.mark.parametrize("end", ["client leaves", "no answer in time"])
