@@ -9,7 +9,7 @@ import datetime as dt
 import json
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import jinja2
 from jinja2 import nodes
@@ -36,6 +36,7 @@ FAULTS: Final = (
 STEPS_MAX, STEPS_MAX_MORE = 10_000, 500
 CALL_STEPS = 10
 ITEMS_MAX, ITEMS_MAX_MORE = 2**22, 64  # in all, and more for each character of the messages
+MEMBER_ITEMS = 64  # that a member of a list counts for: to find it takes as long
 BITS_MAX = 256  # of a product or a power
 PROBE = "a question"
 SIZED = (str, list, tuple, dict)
@@ -100,8 +101,18 @@ class _Budget(threading.local):
             yield item
 
     def made(self, value: Any) -> Any:
-        if isinstance(value, SIZED):
+        """With what is in it: a list may be there many times."""
+        if isinstance(value, str):
             self.make(len(value))
+            return value
+        rest: list[Any] = [value]
+        while rest:
+            item = rest.pop()
+            self.make(len(item) if isinstance(item, str) else MEMBER_ITEMS)
+            if isinstance(item, (list, tuple)):
+                rest.extend(cast("Sequence[Any]", item))
+            elif isinstance(item, dict):
+                rest.extend(cast("dict[Any, Any]", item).values())
         return value
 
 
@@ -157,6 +168,16 @@ class _Bounds(NodeTransformer):
         self.generic_visit(node)
         node.left, node.right = _bare(node.left), _bare(node.right)
         return _filtered(node, MADE)
+
+    def visit_List(self, node: nodes.List) -> nodes.Node:  # noqa: N802
+        return _filtered(self.generic_visit(node), MADE)
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:  # noqa: N802
+        return _filtered(self.generic_visit(node), MADE)
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _filtered(node, MADE) if node.ctx == "load" else node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
         return _filtered(self.generic_visit(node), MADE)

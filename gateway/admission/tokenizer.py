@@ -29,7 +29,9 @@ class PromptEncoder:
         self._card = card
         self._executor = executor
         self._tokenizer = Tokenizer.from_buffer(card.tokenizer)
-        self._token_chars_max = max(map(len, self._tokenizer.get_vocab()))
+        vocabulary = self._tokenizer.get_vocab()
+        self._token_chars_max = max(map(len, vocabulary))
+        self._has_rowless = max(vocabulary.values()) >= card.vocab_size
         self._template, self._no_template = _compiled(card.chat_template)
         self._bos = self._token_text(card.bos_id)
         self._eos = self._token_text(card.eos_ids[0] if card.eos_ids else None)
@@ -83,7 +85,10 @@ class PromptEncoder:
             raise ContextTooLong(
                 f"The context limit is {limit} tokens, and the prompt alone has over {tokens_min}.", param=param
             )
-        return self._tokenize(text, param)
+        ids = self._tokenize(text, param)
+        if self._has_rowless and max(ids, default=0) >= self._card.vocab_size:
+            raise InvalidRequest(f"The model does not know {self._token_text(max(ids))!r}.", param=param)
+        return ids
 
     def _tokens_min(self, text: str, param: str) -> int:
         """A number of tokens that `text` has at least. Stops counting once it is beyond the context, because megabytes

@@ -30,8 +30,9 @@ def read_text(folder: ModelFolder, vocab_size: int) -> ModelText:
     tokenizer = _tokenizer(folder, config)
     bos_id = _bos_of_prompts(folder, tokenizer)
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    special = {token for token, added in tokenizer.get_added_tokens_decoder().items() if added.special}
-    tokens = token_bytes(tokenizer, str(folder.path / TOKENIZER))
+    added = tokenizer.get_added_tokens_decoder()
+    special = {token for token, entry in added.items() if entry.special and token < vocab_size}
+    tokens = _with_rows(folder, token_bytes(tokenizer, str(folder.path / TOKENIZER)), tokenizer, vocab_size)
     own_bos = vocabulary.get(_content(config, "bos_token") or "")
     return ModelText(
         tokenizer_json=tokenizer.to_str().encode(),
@@ -43,6 +44,21 @@ def read_text(folder: ModelFolder, vocab_size: int) -> ModelText:
         tokens=tokens,
         skips_first_space=skips_first_space(tokenizer, tokens),
     )
+
+
+def _with_rows(
+    folder: ModelFolder, tokens: tuple[bytes, ...], tokenizer: Tokenizer, vocab_size: int
+) -> tuple[bytes, ...]:
+    """The tokens that the model has rows for. Finetuning may have added some, for padding say, that it has none for:
+    no answer can have them, and no prompt may. Of ordinary tokens all must have one, which is for others to check.
+    """
+    rowless = sorted(set(tokenizer.get_vocab(with_added_tokens=True).values()).difference(range(vocab_size)))
+    if not rowless or not set(rowless) <= tokenizer.get_added_tokens_decoder().keys():
+        return tokens
+    warnings.warn(
+        f"{folder.path / TOKENIZER}: the model has no rows for added tokens from {rowless[0]} on", stacklevel=2
+    )
+    return tokens[:vocab_size]
 
 
 def _config(folder: ModelFolder) -> Fields:
@@ -128,7 +144,7 @@ def _template(folder: ModelFolder, config: Fields) -> str | None:
 
 
 def _eos_ids(folder: ModelFolder, own: int | None, vocab_size: int) -> tuple[int, ...]:
-    found = [] if own is None else [own]
+    found = [own] if own is not None and own < vocab_size else []
     for name in ("generation_config.json", "config.json"):
         fields = folder.fields(name, optional=True)
         for token in fields.items("eos_token_id"):

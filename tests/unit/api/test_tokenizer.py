@@ -83,6 +83,15 @@ async def test_a_text_that_the_vocabulary_has_no_tokens_for(threads: Executor) -
     assert refused.value.param == "prompt"
 
 
+async def test_a_text_with_a_token_that_the_model_has_no_row_for(threads: Executor) -> None:
+    [[last]] = await PromptEncoder(card(), threads).encode(prompts("x"))
+    encoder = PromptEncoder(card(vocab_size=last), threads)
+    assert await encoder.encode(prompts("w")) == [[last - 1]]
+    with pytest.raises(InvalidRequest, match="does not know 'x'") as refused:
+        await encoder.encode(prompts("wx"))
+    assert refused.value.param == "prompt"
+
+
 async def test_the_last_id_of_the_vocabulary_exists(threads: Executor) -> None:
     assert await PromptEncoder(card(), threads).encode(prompts([299])) == [[299]]
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from tests.unit.models.folder import BOS, EOS, Folder, byte_tokenizer, write_json, write_tokenizer
+from tests.unit.models.folder import BOS, EOS, VOCAB, Folder, byte_tokenizer, write_json, write_tokenizer
 from worker.models.card import demo_model_path, read_card
 from worker.models.errors import ModelFileError
 from worker.models.first_space import skips_first_space
@@ -97,6 +97,15 @@ def test_tokens_that_only_the_config_adds(folder):
     assert Tokenizer.from_str(card.tokenizer_json.decode()).encode(f"<tool>{EOS}<|turn|>").ids == [100, 1, 101]
     assert [card.vocabulary.token_bytes(token) for token in (100, 101)] == [b"<tool>", b""]
     assert card.special_ids == (0, 1, 101)
+
+
+def test_tokens_added_beyond_the_rows_stand_for_nothing(folder):
+    added = {str(VOCAB + n): {"content": f"<pad{n}>", "special": True} for n in range(2)}
+    write_tokenizer(folder, added_tokens_decoder=added, pad_token="<pad0>", eos_token="<pad1>")
+    with pytest.warns(UserWarning, match=f"no rows for added tokens from {VOCAB} on"):
+        card = read_card(folder)
+    assert (card.vocab_size, len(card.vocabulary.tokens)) == (VOCAB, VOCAB)
+    assert (card.eos_ids, card.special_ids) == ((1,), (0, 1))
 
 
 def test_a_tokenizer_that_truncates_or_pads_does_not_here(folder):
