@@ -24,7 +24,7 @@ app.command("bench.stack:run", name="stack", help="Everything together with the 
 app.command("bench.gateway:run", name="gateway", help="Gateway, NATS and limiter, against a fake engine.")
 app.command("bench.overload:run", name="overload", help="Three times what a fleet can do, against a fake engine.")
 app.command("bench.neighbours:run", name="neighbours", help="What an abusive tenant does to another's first token.")
-app.command("bench.quality:run", name="quality", help="What each way to keep weights costs in answers.")
+app.command("bench.quality:run", name="quality", help="What each way to keep weights brings and costs.")
 app.command("bench.load_command:run", name="load", help="Put load on any OpenAI-compatible server; records nothing.")
 
 

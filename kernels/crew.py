@@ -26,30 +26,36 @@ class Crew:
         for post in self._posts:
             post.give(lambda: work(*args))
         work(*args)
+        for post in self._posts:
+            post.job = _nothing  # what a job holds is as large as a step
+
+
+def _nothing() -> None:
+    pass
 
 
 class _Post:
-    """Where a helper waits. A job that it has not yet taken is replaced by the next one."""
+    """Where a helper waits. A job that it has not taken in time is lost to it."""
 
     def __init__(self) -> None:
-        self._job: Job | None = None
+        self.job: Job | None = _nothing
         self._idle = threading.Lock()
         self._idle.acquire()
 
     def give(self, job: Job | None) -> None:
         """None sends the helper home."""
-        self._job = job
+        self.job = job
         if self._idle.locked():
             self._idle.release()
 
     def serve(self) -> None:
         while True:
             self._idle.acquire()
-            job = self._job
+            job = self.job
             if job is None:
                 return
             job()
-            del job  # what it holds is as large as a step
+            del job
 
 
 def _dismiss(posts: list[_Post]) -> None:

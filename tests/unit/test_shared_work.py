@@ -49,7 +49,7 @@ def test_who_comes_late_finds_the_work_done():
     assert np.array_equal(out, want())
 
 
-def test_every_helper_takes_part_and_a_busy_one_takes_the_last_job_of_those_it_missed():
+def test_every_helper_takes_part_and_a_busy_one_takes_the_present_job_and_none_that_it_missed():
     crew, taken = Crew(2), []
     everybody, go_on, last = threading.Barrier(3), threading.Event(), threading.Barrier(3)
     caller = threading.current_thread()
