@@ -35,7 +35,10 @@ class Metrics:
             registry=self.registry,
         )
         self.itl = Histogram(
-            "forebay_itl_seconds", "Between two deliveries of tokens", buckets=ITL_BUCKETS, registry=self.registry
+            "forebay_itl_seconds",
+            "Between two deliveries of a stream's tokens",
+            buckets=ITL_BUCKETS,
+            registry=self.registry,
         )
         self.limits = Counter(
             "forebay_limits_reached",

@@ -83,9 +83,9 @@ class RequestStream(Protocol):
         """Over all choices, so far; what is billed once the stream has been left."""
         ...
 
-    async def next(self) -> list[wire.Chunk]:
-        """Chunks in order, without repeats; none after the worker's end. Raises GatewayError when the answer breaks.
-        Waiting may be cancelled and begun again.
+    async def next(self, chunks_min: int = 1) -> list[wire.Chunk]:
+        """Chunks in order, without repeats, about so many or more but for the last; none after the worker's end. Raises
+        GatewayError when the answer breaks. Waiting may be cancelled and begun again.
         """
         ...
 

@@ -186,7 +186,9 @@ class Bus:
     async def publish(self, subject: str, data: bytes) -> None:
         """Core NATS: at most once. Raises BusUnavailable while disconnected, BusTooLarge."""
         with translated():
-            await self._connected_client().publish(subject, data)
+            client = self._connected_client()
+            if not client.send(subject, data):
+                await client.publish(subject, data)
 
     async def request(
         self,

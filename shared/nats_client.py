@@ -1,10 +1,10 @@
-"""nats-py's client, with a short way for what is hot: messages are handed over where they are read, and answers wait in
-one inbox.
+"""nats-py's client, with a short way for what is hot: messages are handed over where they are read and written where
+they are published, and answers wait in one inbox.
 
-nats-py sends each message through a queue and a task of its subscription, and makes an id of 26 random characters for
-each question: about as much work as all that a gateway itself does with either. Knows no subject and no message of
-ours. Invariant: messages of one subscription are handed over in the order in which they came, and what a handler raises
-ends nothing but that call.
+nats-py sends each message through a queue and a task, those that come as those that go, and makes an id of 26 random
+characters for each question: about as much work as all that a gateway itself does with either. Knows no subject and no
+message of ours. Invariant: messages of one subscription are handed over in the order in which they came, what a handler
+raises ends nothing but that call, and messages leave in the order in which they were published.
 """
 
 import asyncio
@@ -17,9 +17,11 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
+from nats.aio.transport import TcpTransport
 
 STATUS: Final = "Status"
 NO_RESPONDERS: Final = "503"
+SOCKET_BYTES_MAX: Final = 65_536  # not yet taken by the socket; beyond it messages wait where nats-py counts them
 
 Handler = Callable[[str, bytes], None]
 """Takes (subject, data)."""
@@ -78,18 +80,41 @@ class NatsClient(Client):
             raise nats.errors.MaxPayloadError
         self._questions += 1
         token = str(self._questions)
-        self._write(_command(subject, f"{self._inbox}.{token}", data, headers))
+        self._write(_question(subject, f"{self._inbox}.{token}", data, headers))
         timer = asyncio.get_running_loop().call_later(timeout_s, self._expire, token)
         self._asked[token] = (told, timer)
 
+    def send(self, subject: str, data: bytes) -> bool:
+        """`publish` without a wait; False, with nothing written, where that would wait. Raises MaxPayloadError."""
+        if len(data) > self.max_payload:
+            raise nats.errors.MaxPayloadError
+        writer = self._free_writer()
+        if writer is None:
+            return False
+        writer.write(b"PUB %b %d\r\n%b\r\n" % (subject.encode(), len(data), data))
+        return True
+
     def _write(self, command: bytes) -> None:
-        """As nats-py's publish does at its end."""
+        """At once, or as nats-py's publish does at its end."""
+        writer = self._free_writer()
+        if writer is not None:
+            writer.write(command)
+            return
         if self._pending_data_size + len(command) > self._max_pending_size:
             raise nats.errors.OutboundBufferLimitError
         self._pending.append(command)
         self._pending_data_size += len(command)
         if self._flush_queue is not None and self._flush_queue.empty():
             self._flush_queue.put_nowait(asyncio.get_running_loop().create_future())
+
+    def _free_writer(self) -> asyncio.WriteTransport | None:
+        """The socket's, if nothing waits to be written before. It sends at the end of the loop's turn: what is written
+        in one turn is one call of the kernel.
+        """
+        if self._pending or not isinstance(self._transport, TcpTransport) or self._transport._io_writer is None:  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+            return None
+        writer = self._transport._io_writer.transport  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+        return None if writer.is_closing() or writer.get_write_buffer_size() > SOCKET_BYTES_MAX else writer
 
     def _expire(self, token: str) -> None:
         told, _ = self._asked.pop(token)
@@ -147,7 +172,7 @@ def _resolve(asked: "asyncio.Future[Answer | None]", answer: Answer | None) -> N
         asked.set_result(answer)
 
 
-def _command(subject: str, reply: str, data: bytes, headers: Headers) -> bytes:
+def _question(subject: str, reply: str, data: bytes, headers: Headers) -> bytes:
     """A publication in NATS' protocol. Subjects and headers are ours: no text of a client's is in them."""
     if headers is None:
         return b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(data), data)

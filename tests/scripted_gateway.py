@@ -176,7 +176,8 @@ class Play:
         )
         self._queue.put_nowait(None)
 
-    async def next(self) -> list[wire.Chunk]:
+    async def next(self, chunks_min: int = 1) -> list[wire.Chunk]:
+        assert chunks_min >= 1
         item = None if self.end and self._queue.empty() else await self._queue.get()
         if isinstance(item, GatewayError):
             raise item

@@ -8,7 +8,8 @@ import math
 import secrets
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from gateway.admission import ratelimit
 from gateway.admission.catalog import Catalog, ServedModel
@@ -26,8 +27,7 @@ RETRY_AFTER_MS = 2_000
 SEED_BITS = 63
 
 
-@dataclass(slots=True, frozen=True)
-class Admitted:
+class Admitted(msgspec.Struct, frozen=True):
     request_id: uuid.UUID
     model_id: uuid.UUID
     plan_id: uuid.UUID

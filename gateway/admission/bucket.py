@@ -8,7 +8,7 @@ Invariants: a level never exceeds its burst; over any span, what is taken and no
 the refill of that span.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from gateway.admission.limiter import LimitState, Metric
 
@@ -16,8 +16,7 @@ UNITS = 60_000_000  # in one token: microseconds in a minute
 LIMIT_MAX = 10_000_000_000  # tokens per minute, and burst; the column's constraint is the same
 
 
-@dataclass(slots=True, frozen=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True):
     """What one demand wants from one bucket. `per_minute` and `burst` are at least 1."""
 
     key: str
@@ -28,8 +27,7 @@ class Claim:
     enforced: bool = True
 
 
-@dataclass(slots=True, frozen=True)
-class Level:
+class Level(msgspec.Struct, frozen=True):
     units: int  # below 0: debt
     at_us: int  # up to which it has been refilled
 

@@ -3,15 +3,14 @@
 Invariant: what is held never exceeds what is allowed, unless the limit was lowered meanwhile.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from gateway.admission.limiter import BUDGETS, Limit, LimitState, Metric
 
 AMOUNT_MAX = 1_000_000_000_000_000  # tokens or micro-units of one request; the column's constraint is the same
 
 
-@dataclass(slots=True, frozen=True)
-class Cap:
+class Cap(msgspec.Struct, frozen=True):
     """What one demand wants of one cap or budget. `allowed` is at least 1."""
 
     limit: Limit

@@ -5,7 +5,8 @@ refuses nobody, and one that would have refused is left as a refusal leaves it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from gateway.admission import bucket, cap
 from gateway.admission.bucket import LIMIT_MAX, Claim, Level
@@ -13,15 +14,13 @@ from gateway.admission.cap import AMOUNT_MAX, Cap
 from gateway.admission.limiter import BUCKETS, RESERVED, Decision, Demand, Limit, LimitState, Metric
 
 
-@dataclass(slots=True, frozen=True)
-class Claims:
+class Claims(msgspec.Struct, frozen=True):
     buckets: tuple[Claim, ...]  # in key order, which is the order of locks
     caps: tuple[Cap, ...]  # and budgets
     barred: tuple[Metric, ...]  # limits of 0 in shadow mode: missed whatever is asked
 
 
-@dataclass(slots=True, frozen=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """Limits are numbered from 0, buckets first, then caps. `refused` is the one that keeps the demand out the longest,
     None when admitted; `retry_after_us` None on a refusal: waiting does not help. `levels` and `held` are those after
     the decision.

@@ -7,7 +7,8 @@ then closed.
 
 import uuid
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gateway.admission import bucket, claims
 from gateway.admission.bucket import Claim

@@ -7,7 +7,9 @@ Postgres is away. Knows nothing of Postgres, and so nothing of budgets: what was
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from gateway.admission import bucket, claims
 from gateway.admission.bucket import Claim, Level

@@ -195,7 +195,7 @@ def _heading(visit: Visit, asked: Body, generation: Generation, choices: int) ->
 
 async def _whole(exchange: Exchange, shape: Shape) -> bytes:
     choices = [Choice(index) for index in range(exchange.choices)]
-    while chunks := await exchange.next():
+    while chunks := await exchange.gathered():
         for chunk in chunks:
             choices[chunk.choice].add(chunk)
     return shape.whole(choices, Usage.of(await exchange.end()))

@@ -15,6 +15,7 @@ from gateway.metrics import Metrics
 from gateway.seams import Dispatcher, RequestStream
 from shared import wire
 
+GATHERED = 32  # chunks for which the reader of a whole answer is woken
 FIRST_CHUNK_S = 10.0  # how long an accepted request may still fail with a status of its own, before headers are sent
 
 
@@ -31,7 +32,7 @@ class Exchange:
         self._arrived_s = arrived_s
         self._stream: RequestStream | None = None
         self._first: list[wire.Chunk] = []  # that came before anybody asked for them
-        self._last_s = 0.0
+        self._last_s = 0.0  # when a stream was last given something
         self._settled = False
         self.finishes: list[str] = []  # of the choices that have ended
         self.first_s: float | None = None  # when the first tokens were there
@@ -82,6 +83,17 @@ class Exchange:
         """
         chunks, self._first = self._first or await self._next(), []
         if chunks:
+            now_s = monotonic()
+            if self._last_s:
+                self._metrics.itl.observe(now_s - self._last_s)
+            self._last_s = now_s
+            self._observe(chunks, now_s)
+        return chunks
+
+    async def gathered(self) -> list[wire.Chunk]:
+        """As `next`, for whoever sends nothing before the end: after the first ones many at a time."""
+        chunks = await self._next(1 if self.first_s is None else GATHERED)
+        if chunks:
             self._observe(chunks, monotonic())
         return chunks
 
@@ -103,17 +115,14 @@ class Exchange:
                 self._settled = True
                 await self._admission.settle(self._admitted, *self.used)
 
-    async def _next(self) -> list[wire.Chunk]:
+    async def _next(self, chunks_min: int = 1) -> list[wire.Chunk]:
         assert self._stream is not None, "open comes first"
-        return await self._stream.next()
+        return await self._stream.next(chunks_min)
 
     def _observe(self, chunks: list[wire.Chunk], now_s: float) -> None:
-        if self._last_s:
-            self._metrics.itl.observe(now_s - self._last_s)
-        else:
+        if self.first_s is None:
             self.first_s = now_s
             self._metrics.ttft.observe(now_s - self._arrived_s)
-        self._last_s = now_s
         for chunk in chunks:
             if chunk.finish:
                 self.finishes.append(chunk.finish)

@@ -59,8 +59,7 @@ class Choice:
         self.finish = chunk.finish or self.finish
 
 
-@dataclass(slots=True, frozen=True)
-class Heading:
+class Heading(msgspec.Struct, frozen=True):
     """What is the same in every event of an answer."""
 
     request: str

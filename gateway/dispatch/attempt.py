@@ -48,6 +48,7 @@ class Attempt:
         self.readable = asyncio.Event()
         self.over = asyncio.Event()
         self._buffer = ChunkBuffer(reader_bytes_max)
+        self._wanted = 1
 
     @property
     def request(self) -> str:
@@ -99,11 +100,18 @@ class Attempt:
         if self.unread:
             return "new"
         fits = self._buffer.push(chunk)
-        self.readable.set()
+        if self._buffer.due(self._wanted):
+            self.readable.set()
         return "new" if fits else "slow"
 
+    async def wait(self, chunks_min: int) -> None:
+        """Until so many chunks wait (or as many as there is room for), or none will come any more."""
+        self._wanted = chunks_min
+        while self.error is None and self.end is None and not self._buffer.due(chunks_min):
+            self.readable.clear()
+            await self.readable.wait()
+
     def take(self) -> list[wire.Chunk]:
-        self.readable.clear()
         return self._buffer.take()
 
     def finish(self, end: wire.End) -> Received:

@@ -32,6 +32,10 @@ class ChunkBuffer:
             self._merge()
         return self._bytes <= self._bytes_max
 
+    def due(self, chunks_min: int) -> bool:
+        """Whether to wake its reader, who wants so many: they are there, or half of all that there is room for."""
+        return len(self._chunks) >= chunks_min or 2 * self._bytes >= self._bytes_max
+
     def take(self) -> list[wire.Chunk]:
         chunks, self._chunks = self._chunks, []
         self._bytes = 0

@@ -9,20 +9,20 @@ has measured makes no number worse, and where the answer would rest on it alone 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from gateway.dispatch.queues import Work
 from shared import wire
 
 
-@dataclass(slots=True, frozen=True)
-class Member:
+class Member(msgspec.Struct, frozen=True):
     """A worker of the pool: its last beat, and by how much it has more, or less, to do since."""
 
     load: wire.WorkerLoad
     since: Work
 
 
-@dataclass(slots=True, frozen=True)
-class Forecast:
+class Forecast(msgspec.Struct, frozen=True):
     added_s: float  # by everybody else
     own_s: float  # for the request's own prompt
 

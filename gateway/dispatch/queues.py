@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from shared import wire
 
 ROWS_MAX: Final = 200  # of a beat
@@ -17,8 +19,7 @@ SAID_S: Final = 1.5  # what another gateway has said counts so long
 Queue = tuple[str, int]  # pool, tier
 
 
-@dataclass(slots=True, frozen=True)
-class Work:
+class Work(msgspec.Struct, frozen=True):
     """Requests, the sequences in them, and the tokens of their prompts."""
 
     requests: float = 0

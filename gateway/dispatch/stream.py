@@ -40,22 +40,18 @@ class RequestStream:
         """Over all choices: what has arrived, and the worker's count once it has ended."""
         return self._attempt.completion_tokens
 
-    async def next(self) -> list[wire.Chunk]:
-        """Chunks that have come, or will; none after the worker's End.
+    async def next(self, chunks_min: int = 1) -> list[wire.Chunk]:
+        """Chunks that have come, or will, and at least so many but for the last; none after the worker's End.
 
         Raises, after all chunks that arrived, WorkerLost, RequestFailed, DeadlineExceeded, Unavailable (NATS away for
         too long, or the worker was shut down).
         """
         attempt = self._attempt
-        while True:
-            chunks = attempt.take()
-            if chunks:
-                return chunks
-            if attempt.error is not None:
-                raise attempt.error
-            if attempt.end is not None:
-                return []
-            await attempt.readable.wait()
+        await attempt.wait(chunks_min)
+        chunks = attempt.take()
+        if not chunks and attempt.error is not None:
+            raise attempt.error
+        return chunks
 
     async def leave(self) -> None:
         """Cancel the attempt unless it has ended. Idempotent."""

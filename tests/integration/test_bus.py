@@ -91,6 +91,19 @@ async def test_subscriptions_survive_and_can_end(nats_server: services.NatsServe
         assert got == [b"1", b"2"]
 
 
+async def test_nothing_overtakes_what_the_client_still_keeps(nats_server: services.NatsServer) -> None:
+    async with Bus(nats_server.url, name="test", role="gateway") as bus:
+        got: list[bytes] = []
+        await bus.subscribe("a.b", lambda _, data: got.append(data))
+        await bus.wait_ready(10)
+        await bus.client.publish("a.b", b"1")  # kept until the client's own task writes it
+        await bus.publish("a.b", b"2")
+        await bus.round_trip()
+        await bus.publish("a.b", b"3")  # at once
+        await bus.round_trip()
+        assert got == [b"1", b"2", b"3"]
+
+
 async def test_waiting_for_a_server_that_is_not_there_ends(nats_server: services.NatsServer) -> None:
     nats_server.stop()
     async with Bus(nats_server.url, name="test", role="gateway") as bus:

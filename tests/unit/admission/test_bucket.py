@@ -1,6 +1,5 @@
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gateway.admission import bucket
 from gateway.admission.bucket import LIMIT_MAX, UNITS, Claim, Level

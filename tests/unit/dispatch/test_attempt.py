@@ -1,5 +1,7 @@
 """How attempts end, and who bills them."""
 
+import asyncio
+
 import pytest
 
 from gateway.dispatch.attempt import end_error
@@ -53,6 +55,25 @@ def test_whoever_waits_is_woken_by_every_way_of_ending() -> None:
     assert all(each.answered.is_set() for each in (failed, ended, closed, bound))
     assert [each.over.is_set() for each in (failed, ended, closed, bound)] == [False, True, True, False]
     assert [each.bound.is_set() for each in (failed, ended, closed, bound)] == [False, True, True, True]
+
+
+@pytest.mark.parametrize("ending", ["enough", "no room for more", "end", "failure"])
+async def test_a_reader_of_many_chunks_sleeps_until_they_are_there_or_none_will_come(ending: str) -> None:
+    mine = attempt(reader_bytes_max=900 if ending == "no room for more" else 1_000_000)
+    reading = asyncio.create_task(mine.wait(10))
+    for seq in range(1, 4):
+        mine.receive(chunk(seq), 1.0)
+        await asyncio.sleep(0)
+        assert not mine.readable.is_set()
+    if ending == "end":
+        mine.finish(end(4))
+    elif ending == "failure":
+        mine.fail(WorkerLost("lost"))
+    else:
+        for seq in range(4, 11 if ending == "enough" else 6):
+            mine.receive(chunk(seq), 1.0)
+    await reading
+    assert len(mine.take()) == {"enough": 10, "no room for more": 5}.get(ending, 3)
 
 
 def test_the_bill_of_what_never_ran_is_zero() -> None:
