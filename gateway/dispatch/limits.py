@@ -1,4 +1,4 @@
-"""Every number of dispatch that can be argued about, in one place. Seconds unless the name says otherwise."""
+"""The tunable numbers of dispatch, in one place. Seconds unless the name says otherwise."""
 
 import msgspec
 
