@@ -85,7 +85,7 @@ class Attempt:
         self.answered.set()
 
     def receive(self, chunk: wire.Chunk, now: float) -> Received:
-        """Accept a chunk of the bound worker. A `hole` (a gap in `seq`) changes nothing: what is missing never comes."""
+        """Accept a chunk of the bound worker. A `hole` (a gap in `seq`) changes nothing: the rest never comes."""
         if chunk.seq <= self.seq:
             return "repeat"
         if chunk.seq > self.seq + 1 and not self.unread:

@@ -1,4 +1,4 @@
-"""Every number of the link that can be argued about, in one place. Seconds unless the name says otherwise."""
+"""The tunable numbers of the link, in one place. Seconds unless the name says otherwise."""
 
 import msgspec
 
