@@ -161,18 +161,13 @@ def rope_and_cache(
     norm_eps: float = 0.0,
 ) -> Tensor:
     """See `Ops.rope_and_cache`. q is changed in place and returned; k and v are left as they are."""
-    _check(q, k, v)
+    _check(q, k, v, cos, sin)
+    for name, index in (("positions", positions), ("slots", slots)):
+        expect(name, index, q.shape[:1], torch.int64, q.device)
+    _check_norms(q, q_norm, k_norm)
+    expect_pool(k_cache, v_cache, k_scale, v_scale, q, k.shape[1])
     tokens, heads, head_dim = q.shape
     half, kv_heads = head_dim // 2, k.shape[1]
-    expect_pool(k_cache, v_cache, k_scale, v_scale, q, kv_heads)
-    expect("cos", cos, (None, half), torch.float32, q.device)
-    expect("sin", sin, cos.shape, torch.float32, q.device)
-    for name, index in (("positions", positions), ("slots", slots)):
-        expect(name, index, (tokens,), torch.int64, q.device)
-    expect_that("k_norm", (q_norm is None) == (k_norm is None), "both norms or none")
-    for name, norm in (("q_norm", q_norm), ("k_norm", k_norm)):
-        if norm is not None:
-            expect(name, norm, (head_dim,), FLOAT_TYPES, q.device)
     if tokens == 0:
         return q
     on_device(q.device, _rope_and_cache_kernel, (tokens,))(
@@ -208,11 +203,21 @@ def rope_and_cache(
     return q
 
 
-def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
+def _check(q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor) -> None:
     expect("q", q, (None, None, None), FLOAT_TYPES, q.device, strided=True)
-    expect_that("q", q.shape[2] % 2 == 0, "heads of an even size: an element turns with the one half a head further")
-    expect("k", k, (q.shape[0], None, q.shape[2]), FLOAT_TYPES, q.device, strided=True)
+    tokens, _, head_dim = q.shape
+    expect_that("q", head_dim % 2 == 0, "heads of an even size: an element turns with the one half a head further")
+    expect("k", k, (tokens, None, head_dim), FLOAT_TYPES, q.device, strided=True)
     expect("v", v, k.shape, FLOAT_TYPES, q.device, strided=True)
+    expect("cos", cos, (None, head_dim // 2), torch.float32, q.device)
+    expect("sin", sin, cos.shape, torch.float32, q.device)
+
+
+def _check_norms(q: Tensor, q_norm: Tensor | None, k_norm: Tensor | None) -> None:
+    expect_that("k_norm", (q_norm is None) == (k_norm is None), "both norms or none")
+    for name, norm in (("q_norm", q_norm), ("k_norm", k_norm)):
+        if norm is not None:
+            expect(name, norm, q.shape[2:], FLOAT_TYPES, q.device)
 
 
 def launches(architecture: str) -> list[Launch]:  # noqa: ARG001  the same on every one

@@ -103,7 +103,7 @@ ROTATIONS = {
 
 
 @pytest.mark.parametrize(("name", "changes"), ROTATIONS.values(), ids=ROTATIONS)
-def test_rope_and_cache(ops, name, changes) -> None:
+def test_rope_and_cache_refuses_it_by_name(ops, name, changes) -> None:
     rotate(ops)
     with refusal(name):
         rotate(ops, **changes)
@@ -147,7 +147,7 @@ ATTENTION = {
 
 
 @pytest.mark.parametrize(("name", "spoil"), ATTENTION.values(), ids=ATTENTION)
-def test_paged_attention(ops, name, spoil) -> None:
+def test_paged_attention_refuses_it_by_name(ops, name, spoil) -> None:
     step = Step.of([(1, 5), (3, 9)])
     step.run(ops)
     with refusal(name):
@@ -156,7 +156,7 @@ def test_paged_attention(ops, name, spoil) -> None:
 
 @pytest.mark.parametrize("name", ["out", "weight_log2"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.int32])
-def test_a_scratch_of_another_type(ops, name, dtype) -> None:
+def test_a_scratch_of_another_type_is_refused(ops, name, dtype) -> None:
     scratch = scratch_of(1, 1024, 0.0)
     step = Step.of([(1, 600)], heads=2, kv_heads=1, head_dim=16, block_size=64)
     step.run(ops, scratch=scratch)
@@ -164,7 +164,7 @@ def test_a_scratch_of_another_type(ops, name, dtype) -> None:
         step.run(ops, scratch=replace(scratch, **{name: getattr(scratch, name).to(dtype)}))
 
 
-def test_a_scratch_of_other_heads(ops) -> None:
+def test_a_scratch_of_other_heads_is_refused(ops) -> None:
     step = Step.of([(1, 600)], heads=4, kv_heads=1, head_dim=16, block_size=64)
     with refusal("scratch.out"):
         step.run(ops, scratch=scratch_of(1, 1024, 0.0))
@@ -190,7 +190,7 @@ WEIGHTS = {
     "use", [lambda w: quantized_matmul(torch.randn(2, 64), w), lambda w: whole_weight(w, torch.float32)]
 )
 @pytest.mark.parametrize(("name", "spoil"), WEIGHTS.values(), ids=WEIGHTS)
-def test_weights_of_few_bits(use, name, spoil) -> None:
+def test_weights_of_few_bits_that_do_not_fit_are_refused(use, name, spoil) -> None:
     weight: QuantizedWeight = quantize(torch.randn(32, 64), bits=4, group=32)
     use(weight)
     with refusal(name):
@@ -208,7 +208,7 @@ INPUTS = {
 
 
 @pytest.mark.parametrize("x", INPUTS.values(), ids=INPUTS)
-def test_inputs_of_a_product(x) -> None:
+def test_inputs_of_a_product_that_do_not_fit_are_refused(x) -> None:
     with refusal("x"):
         quantized_matmul(x, quantize(torch.randn(32, 64), bits=4, group=32))
 
@@ -223,13 +223,13 @@ PACKINGS = {
 
 
 @pytest.mark.parametrize(("name", "codes", "scales", "minimums"), PACKINGS.values(), ids=PACKINGS)
-def test_packing_of_weights(name, codes, scales, minimums) -> None:
+def test_codes_and_factors_that_do_not_fit_are_not_packed(name, codes, scales, minimums) -> None:
     with refusal(name):
         pack(codes, scales, minimums)
 
 
 @pytest.mark.parametrize(("name", "bits", "group"), [("bits", 5, 32), ("group", 4, 48), ("group", 4, 0)])
-def test_rounding_of_weights(name, bits, group) -> None:
+def test_weights_are_not_rounded_to_other_bits_or_groups(name, bits, group) -> None:
     with refusal(name):
         quantize(torch.randn(4, 64), bits=bits, group=group)
 
@@ -240,10 +240,7 @@ def strided_codes(weight: Fp8Weight) -> Fp8Weight:
 
 FP8_WEIGHTS = {
     "codes of another type": ("weight.codes", lambda w: Fp8Weight(w.codes.float(), w.scales)),
-    "codes strided": (
-        "weight.codes",
-        lambda w: Fp8Weight(strided(w.codes.view(torch.int8)).view(w.codes.dtype), w.scales),
-    ),
+    "codes strided": ("weight.codes", strided_codes),
     "too few scales": ("weight.scales", lambda w: Fp8Weight(w.codes, w.scales[1:])),
     "scales of half the width": ("weight.scales", lambda w: Fp8Weight(w.codes, w.scales.half())),
     "scales elsewhere": ("weight.scales", lambda w: Fp8Weight(w.codes, w.scales.to("meta"))),
@@ -258,14 +255,14 @@ FP8_WEIGHTS = {
     ],
 )
 @pytest.mark.parametrize(("name", "spoil"), FP8_WEIGHTS.values(), ids=FP8_WEIGHTS)
-def test_weights_of_fp8(use, name, spoil) -> None:
+def test_weights_of_fp8_that_do_not_fit_are_refused(use, name, spoil) -> None:
     weight = quantize_weight(torch.randn(32, 64))
     use(weight)
     with refusal(name):
         use(spoil(weight))
 
 
-def test_rows_of_fp8() -> None:
+def test_rows_of_fp8_that_do_not_fit_are_refused() -> None:
     weight = quantize_weight(torch.randn(32, 64))
     codes, scales = quantize_rows(torch.randn(2, 64))
     with refusal("codes"):
@@ -280,7 +277,7 @@ def test_rows_of_fp8() -> None:
         quantize_rows(torch.zeros(2, 64, dtype=torch.int8))
 
 
-def test_parts_of_a_sum() -> None:
+def test_parts_of_a_sum_of_another_layout_are_refused() -> None:
     with refusal("parts"):
         sum_splits(strided(torch.zeros(2, 3, 8)), torch.float32)
     with refusal("parts"):
@@ -288,7 +285,7 @@ def test_parts_of_a_sum() -> None:
 
 
 @pytest.mark.parametrize("name", ["starts", "ids", "values"])
-def test_lists_of_edits_that_are_not_contiguous(name) -> None:
+def test_lists_of_edits_that_are_not_contiguous_are_refused(name) -> None:
     lists = token_lists([([3], [1.0]), ([4], [2.0])])
     edits = replace(logit_edits([row(), row()]), bias=lists, seen=lists, banned=lists)
     edit_logits(torch.zeros(2, 50), edits)
@@ -298,7 +295,7 @@ def test_lists_of_edits_that_are_not_contiguous(name) -> None:
             edit_logits(torch.zeros(2, 50), spoiled)
 
 
-def test_parameters_of_edits() -> None:
+def test_parameters_of_edits_that_do_not_fit_are_refused() -> None:
     edits = logit_edits([row(), row()])
     with refusal("presence"):
         edit_logits(torch.zeros(2, 50), replace(edits, presence=torch.zeros(1)))
@@ -320,7 +317,7 @@ PARAMS = {
 
 
 @pytest.mark.parametrize(("name", "spoiled"), PARAMS.items(), ids=PARAMS)
-def test_parameters_of_a_draw(name, spoiled) -> None:
+def test_parameters_of_a_draw_that_do_not_fit_are_refused(name, spoiled) -> None:
     params = draw_params([row(), row()])
     with refusal(name):
         draw_tokens(torch.randn(2, 50), replace(params, **{name: spoiled}))
@@ -336,7 +333,7 @@ LOGITS = {
 
 
 @pytest.mark.parametrize("logits", LOGITS.values(), ids=LOGITS)
-def test_logits_of_a_draw(logits) -> None:
+def test_logits_that_cannot_be_drawn_from_are_refused(logits) -> None:
     with refusal("logits"):
         draw_tokens(logits, draw_params([row(), row()]))
 
@@ -353,14 +350,14 @@ NORMS = {
 
 
 @pytest.mark.parametrize(("name", "x", "weight"), NORMS.values(), ids=NORMS)
-def test_norms(ops, name, x, weight) -> None:
+def test_norms_refuse_it_by_name(ops, name, x, weight) -> None:
     with refusal(name):
         ops.rms_norm(x, weight, 1e-6)
     with refusal(name):
         ops.add_rms_norm(x, x.clone(), weight, 1e-6)
 
 
-def test_sums_over_each_other(ops) -> None:
+def test_sums_over_each_other_are_refused(ops) -> None:
     x, weight = torch.randn(3, 8), torch.ones(8)
     with refusal("residual"):
         ops.add_rms_norm(x, x[:], weight, 1e-6)
@@ -381,7 +378,7 @@ GATES = {
 
 
 @pytest.mark.parametrize("gate_up", GATES.values(), ids=GATES)
-def test_activations(ops, gate_up) -> None:
+def test_activations_of_another_form_are_refused(ops, gate_up) -> None:
     with refusal("gate_up"):
         ops.silu_and_mul(gate_up)
 
@@ -414,7 +411,7 @@ PREPARATIONS = {
 
 @pytest.mark.parametrize("prepare", PREPARATIONS.values(), ids=PREPARATIONS)
 @pytest.mark.parametrize(("name", "spoil"), SEQUENCES.values(), ids=SEQUENCES)
-def test_what_a_device_remembers(prepare, name, spoil) -> None:
+def test_rows_of_a_device_that_do_not_fit_are_refused(prepare, name, spoil) -> None:
     rows = SequenceRows.of(4, 4, CPU)
     prepare(rows)
     with refusal(name):
@@ -431,14 +428,14 @@ PREPARED = {
 
 
 @pytest.mark.parametrize(("name", "spoiled"), PREPARED.items(), ids=PREPARED)
-def test_what_is_prepared(name, spoiled) -> None:
+def test_a_prepared_batch_that_does_not_fit_is_refused(name, spoiled) -> None:
     out = replace(PreparedBatch.of(2, 2, 4, CPU), **{name: spoiled})
     with refusal(f"out.{name}"):
         device_batch.prepare_batch(SequenceRows.of(4, 4, CPU), batch_of(), out, block_size=4)
 
 
 @pytest.mark.parametrize("block_size", [0, -4])
-def test_blocks_of_no_size(block_size) -> None:
+def test_blocks_of_no_size_are_refused(block_size) -> None:
     out = PreparedBatch.of(2, 2, 4, CPU)
     with refusal("block_size"):
         device_batch.prepare_batch(SequenceRows.of(4, 4, CPU), batch_of(), out, block_size=block_size)
@@ -452,13 +449,13 @@ BATCHES = {
 
 
 @pytest.mark.parametrize(("name", "spoiled"), BATCHES.items(), ids=BATCHES)
-def test_what_the_host_says(name, spoiled) -> None:
+def test_a_batch_of_the_host_that_does_not_fit_is_refused(name, spoiled) -> None:
     batch, rows = replace(batch_of(), **{name: spoiled}), SequenceRows.of(4, 4, CPU)
     with refusal(name):
         device_batch.prepare_batch(rows, batch, PreparedBatch.of(2, 2, 4, CPU), block_size=4)
 
 
-def test_what_was_drawn() -> None:
+def test_drawn_tokens_that_do_not_fit_are_refused() -> None:
     rows, drawn, sample_of = SequenceRows.of(4, 4, CPU), torch.zeros(2, dtype=torch.int64), torch.zeros(2).int()
     with refusal("patches"):
         device_batch.patch_rows(rows, torch.zeros(2, 2, dtype=torch.int32))
