@@ -1,4 +1,4 @@
-"""What each way to keep weights costs in answers: the golden prompts and their continuations, read once in each mode.
+"""Measures what each way to keep weights costs in quality, over the golden prompts and their continuations.
 
 At every position of a continuation the mode's likeliest token and its log-probability of the golden token are compared
 with those of float32 weights. Invariant: every mode reads the same tokens, so one difference does not cause the next.

@@ -1,17 +1,17 @@
-"""The batch of a step, prepared where it is used: positions, slots, lengths and block tables.
+"""The batch of a step, prepared on the device: positions, slots, lengths and block tables.
 
     patch_rows(rows, patches)                       what the host decided: new blocks, new sequences      host -> device
     prepare_batch(rows, batch, out, block_size)     ids, positions, slots, context_lens, block_tables     nothing
     ... the forward pass and draw_tokens ...
     commit_batch(rows, batch, drawn ids)            each row's length and last token                      nothing
 
-`SequenceRows` remembers every running sequence by the row of its block table. A decode step therefore needs of the
-host which rows it is over and, every block_size tokens, one patch a row; the tokens drawn in the step before are read
-where they were written, and the host hears of them when it likes. All three may be captured in a graph: they read
-persistent buffers, launch by shapes alone and never wait.
+`SequenceRows` keeps every running sequence, by the row of its block table. So for a decode step the host only says
+which rows are in it and, every block_size tokens, sends one patch a row; the tokens drawn in the step before are read
+where they were written, and the host may fetch them later. All three may be captured in a graph: they read persistent
+buffers, launch by shapes alone and never wait.
 
-A padded sequence is row -1: its token has slot -1, position 0 and id 0, and its context is 0, so that it writes
-nowhere and reads nothing.
+A padded sequence is row -1: its token has slot -1, position 0 and id 0, and its context is 0, so it writes and reads
+nothing.
 
 Moves 28 bytes a token and 8 bytes a block of context: 256 sequences of 8k tokens in blocks of 16 are 1 MB, 0.3 us at
 4.3 TB/s, so a step pays the launches. No floating point. One program a sequence, which strides over its tokens and its
@@ -61,7 +61,7 @@ class SequenceRows:
 
 @dataclass(slots=True, frozen=True)
 class BatchRows:
-    """Which sequences a step is over, and how many tokens of each: what the host says."""
+    """Which sequences are in a step, and how many tokens of each, as the host says."""
 
     rows: Tensor  # [sequences] int32, -1 for a padded one
     query_start: Tensor  # [sequences + 1] int32, from 0; a padded sequence has one token, or none
@@ -80,7 +80,7 @@ class PreparedBatch:
 
     @classmethod
     def of(cls, tokens: int, sequences: int, blocks_max: int, device: torch.device) -> "PreparedBatch":
-        """Of whatever lies in memory."""
+        """Uninitialised buffers of these sizes."""
         ids, positions, slots = (torch.empty(tokens, dtype=torch.int64, device=device) for _ in range(3))
         lens = torch.empty(sequences, dtype=torch.int32, device=device)
         return cls(ids, positions, slots, lens, torch.empty(sequences, blocks_max, dtype=torch.int32, device=device))
@@ -224,10 +224,10 @@ def prepare_batch(rows: SequenceRows, batch: BatchRows, out: PreparedBatch, *, b
 
 
 def commit_batch(rows: SequenceRows, batch: BatchRows, drawn: Tensor, sample_of: Tensor) -> None:
-    """After the step: its tokens are in the pool, and what was drawn comes next.
+    """Record that a step's tokens are in the pool, and the drawn tokens as the next inputs.
 
-    drawn: [samples] int64, as `draw_tokens` gave them; sample_of: [sequences] int32 whose of them each sequence's is,
-    -1 for a chunk that ends before its prompt does.
+    drawn: [samples] int64, from `draw_tokens`; sample_of: [sequences] int32, the sample of each sequence, or -1 for a
+    chunk that ends before its prompt does.
     """
     _check(rows, batch)
     sequences = len(batch.rows)

@@ -1,4 +1,4 @@
-"""What changes single logits before a token is drawn: bias, penalties, banned tokens, in this order and in place.
+"""Edits of single logits before a token is drawn: bias, penalties, banned tokens, in this order and in place.
 
     logit += bias
     logit = logit / repetition if logit > 0 else logit * repetition      of every token seen, in prompt or output

@@ -1,4 +1,4 @@
-"""K and V in eight bits: how a value becomes a byte and a byte a value, inside kernels.
+"""Conversions of K and V to and from eight bits, inside kernels.
 
 Owns the conversions of each form of a pool (`kv_pool.KvForm`). Source of E4M3: OCP's 8-bit floating point (1 sign,
 4 exponent, 3 mantissa bits, bias 7).

@@ -1,4 +1,4 @@
-"""The parts of a product whose inputs were split among programs, added up in their order.
+"""Adds up, in their order, the parts of a product whose inputs were split among programs.
 
     y[row, output] = sum over splits of parts[split, row, output]
 

@@ -156,7 +156,7 @@ class Publication(NamedTuple):
 
 
 def publication(pool: str, tier: int, tenant: str, data: bytes, *, msg_id: str, ttl_s: int) -> Publication:
-    """A publication of `job`. One that is sent twice under the same `msg_id` is stored once."""
+    """A job to be published. One that is sent twice under the same `msg_id` is stored once."""
     headers = {
         "Nats-Msg-Id": msg_id,
         "Nats-TTL": f"{ttl_s}s",
