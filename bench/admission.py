@@ -1,4 +1,4 @@
-"""How long a limiter's decision takes, with its limits in a real Postgres, at a steady rate of arrivals."""
+"""Measures the time of a limiter's decision, with its limits in a real Postgres, at a steady rate of arrivals."""
 
 import asyncio
 import contextlib

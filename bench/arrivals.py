@@ -1,8 +1,7 @@
-"""Prompts that arrive while others are answered, on a fake runner in virtual time: how even the streams stay.
+"""Measures how even streams stay while prompts arrive, on a fake runner in virtual time.
 
-Time passes by what a step's work costs the demo model on two cores with AVX2, more or less. So it shows what the
-scheduler does with a chunk's price, on any machine and with the same figures each time; the real thing is
-`bench.stack`.
+A step takes roughly the virtual time that its work costs the demo model on two cores with AVX2. So the result shows
+what the scheduler does with the cost of chunks, and is the same on any machine; `bench.stack` measures the real thing.
 """
 
 import random

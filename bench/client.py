@@ -1,7 +1,7 @@
-"""One HTTP client of an OpenAI-compatible server: sends a request, notes when what came back, and how it failed.
+"""One HTTP client of an OpenAI-compatible server: sends requests, and records when events arrived and how they failed.
 
-Knows nothing of how many others there are. Invariant: `send` returns an outcome whatever happens, and an outcome
-without a failure is an answer that was complete.
+Knows nothing of other clients. Invariant: `send` returns an outcome whatever happens, and an outcome without a failure
+is a complete answer.
 """
 
 import time

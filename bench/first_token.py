@@ -1,4 +1,4 @@
-"""The first token of the fake engine called in process: what is left when gateway, NATS and link are taken away."""
+"""The time to the first token of the fake engine called in process: the base line without gateway, NATS and link."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What the gateway takes, against a fake engine that answers at once: added latency, throughput, processor time.
+"""Benchmark of the gateway against a fake engine that answers at once: added latency, throughput, processor time.
 
 Limits and usage are on, and every request's bill is waited for. A machine with few cores runs client, gateway, worker,
 NATS and Postgres on the same ones, so throughput is given twice: as it was seen, and for one core, which is the work

@@ -1,4 +1,4 @@
-"""How much `bench.gateway` sends: for figures that hold, and in short."""
+"""How much `bench.gateway` sends, in full and with `--quick`."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""Where and of what a result is: the columns that every recorded row begins with."""
+"""The provenance of a result: the columns of time, commit and machine that every recorded row begins with."""
 
 import os
 import platform

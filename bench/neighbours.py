@@ -1,4 +1,4 @@
-"""What an abusive tenant does to another's first token: runs without and with it in turns, against a fake engine.
+"""Measures what an abusive tenant does to another's time to first token, in alternating runs without and with it.
 
 The abuser is of the least urgent tier and sends ten times what its limit allows; the other is of the most urgent one
 and sends the same requests in every run. What is compared is the 99th percentile of its time to the first token, as

@@ -1,4 +1,4 @@
-"""What many open streams take of the gateway's memory, on a stack whose worker takes its time over each token."""
+"""Measures the gateway's memory with many open streams, on a stack whose worker takes its time over each token."""
 
 import asyncio
 

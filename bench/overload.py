@@ -1,4 +1,4 @@
-"""Three times what a fleet can do: who gets an answer, who a refusal, and how soon.
+"""Measures three times the load that a fleet can serve: who gets an answer, who a refusal, and how soon.
 
 Against a fake engine, whose capacity is measured first. Arrivals are Poisson and from several tenants; nobody tries
 again. A refusal is a 429, 503 or 504; anything else that is no complete answer is a failure and counts as such.

@@ -1,4 +1,4 @@
-"""What sampling costs a step, in milliseconds, by what the requests ask for. Records nothing."""
+"""Measures what sampling costs a step, in milliseconds, by what the requests ask for. Records nothing."""
 
 import os
 

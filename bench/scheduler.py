@@ -1,4 +1,4 @@
-"""The scheduler without a model: what a step costs beside the runner, and what prefix cache, preemption and pace do.
+"""Benchmark of the scheduler without a model: a step's cost beside the runner, prefix cache, preemption and pace.
 
 Times of the engine's own work are real; in the preemption part the runner's are virtual, of a fake runner whose steps
 and tokens have a price, so that it takes seconds and comes out the same everywhere. Half of the pool means fewer

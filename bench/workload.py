@@ -1,4 +1,4 @@
-"""What is asked of a server: prompts of an exact length that never repeat, and how they are to be answered.
+"""The requests that a load sends: prompts of an exact length that never repeat, and the options of their answers.
 
 Knows nothing of connections. Invariant: request `index` of a seed is always the same bytes, and no two share a prefix
 of more than a few words, so that no cache helps unless the seed is used twice.

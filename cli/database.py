@@ -1,4 +1,4 @@
-"""The database of the commands that administer: its URL from the environment, its faults as one sentence."""
+"""The database of the administrative commands: its URL is in the environment, and its errors become one sentence."""
 
 import asyncio
 import getpass

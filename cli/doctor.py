@@ -1,4 +1,4 @@
-"""`forebay doctor`: what this machine offers and what is missing, before anything is started."""
+"""`forebay doctor`: checks that this machine has what is needed, before anything is started."""
 
 import os
 import platform

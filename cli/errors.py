@@ -1,4 +1,4 @@
-"""What a command tells its user and then ends.
+"""The errors that end a command, each with one sentence for its user.
 
 CommandError
 ├── DataDirectoryError   the data directory cannot be used as it is

@@ -36,11 +36,11 @@ BACKLOG = 2_048
 PROBE_S = 0.005
 START_S = 5.0
 LEAVE_S = 5.0  # for connections to close once all requests have ended
-COLLECT_EVERY = (20_000, 50, 100)  # allocations more than releases, and runs of the next younger generation
+COLLECT_EVERY = (20_000, 50, 100)  # thresholds of the garbage collector's three generations
 
 
 def create_app(services: Services) -> Litestar:
-    """All that is served by Litestar. Opens and closes nothing itself."""
+    """The Litestar application. Opens and closes nothing itself."""
     services.metrics.requests_open.set_function(lambda: services.gate.taken)
     return Litestar(
         route_handlers=[
@@ -99,8 +99,8 @@ async def _serve(settings: GatewaySettings, name: str, tracer: Tracer) -> None:
 
 
 def _keep_what_is_there() -> None:
-    """Have the collector of cycles never look again at what was made until now, and at the rest less often: requests
-    leave few cycles behind, and looking for them took a seventh of the gateway's time.
+    """Exempt everything that exists now from garbage collection, and collect the rest less often: requests leave few
+    cycles behind, and looking for them took a seventh of the gateway's time.
     """
     gc.collect()
     gc.freeze()
@@ -136,7 +136,7 @@ async def listening(services: Services, *, host: str, port: int) -> AsyncGenerat
 
 
 async def _answers(host: str, port: int) -> None:
-    """Wait until the server's own threads listen."""
+    """Wait until the server accepts connections."""
     async with asyncio.timeout(START_S):
         while True:
             try:

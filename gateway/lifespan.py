@@ -1,7 +1,7 @@
-"""What a gateway process is made of: built, started in order, left in reverse, and asked whether it is well.
+"""The parts of a gateway process: builds them, starts them in order, stops them in reverse, and checks their health.
 
-Wiring only. Two layers, because the HTTP server stands between them: it starts when storage is there and stops when
-traffic has ended, so that a request that is cut off by a shutdown still gets its error event and its settlement.
+Wiring only. There are two layers, because the HTTP server stands between them: it starts after storage and stops after
+traffic has ended, so that a request that a shutdown cuts off still gets its error event and its settlement.
 """
 
 import asyncio

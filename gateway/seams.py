@@ -1,6 +1,6 @@
-"""What a request meets on its way, as protocols. Knows neither Postgres nor NATS nor HTTP.
+"""The interfaces between the packages that serve a request, as protocols. Knows neither Postgres nor NATS nor HTTP.
 
-`gateway.lifespan` fills them with the real ones, tests with scripted ones.
+`gateway.lifespan` wires the real implementations, tests wire scripted ones.
 """
 
 import uuid
@@ -39,7 +39,7 @@ class Principal(Protocol):
 
     @property
     def networks(self) -> tuple[IPv4Network | IPv6Network, ...] | None:
-        """Those that it may be used from; None: all."""
+        """The networks that its key may be used from; None: all."""
         ...
 
     @property
@@ -72,7 +72,7 @@ class Fleet(Protocol):
 
 
 class RequestStream(Protocol):
-    """What a worker makes of a job that it has accepted. Whoever has it must leave it."""
+    """The output of a job that a worker has accepted. Its reader must call `leave`."""
 
     @property
     def end(self) -> wire.End | None: ...
@@ -80,7 +80,7 @@ class RequestStream(Protocol):
     def prompt_tokens(self) -> int: ...
     @property
     def completion_tokens(self) -> int:
-        """Over all choices, so far; what is billed once the stream has been left."""
+        """Over all choices, so far; once the stream has been left, the number that is billed."""
         ...
 
     async def next(self, chunks_min: int = 1) -> list[wire.Chunk]:
@@ -102,9 +102,9 @@ class Dispatcher(Protocol):
     def report(self) -> FleetReport: ...
 
     def check_load(self, job: wire.Job, pool: str, terms: Terms) -> None:
-        """Raises QueueFull, Unavailable where `open` would, for load. Changes nothing."""
+        """Raise QueueFull or Unavailable if `open` would do so because of load. Changes nothing."""
         ...
 
     async def open(self, job: wire.Job, *, pool: str, terms: Terms, run_s: float) -> RequestStream:
-        """Once a worker has accepted the job. Raises GatewayError; the job has been left then."""
+        """Publish the job and return once a worker has accepted it. Raises GatewayError; the job is then cancelled."""
         ...

@@ -1,19 +1,51 @@
-"""What a kernel takes for granted of a tensor, asked before it is launched.
+"""The checks that a launcher makes of its arguments before it starts a kernel.
 
-A kernel is given an address and computes with whatever lies there: a strided view where it counts on neighbours gives
-wrong numbers, a short one reads past its end. Owns the one question and its error. Knows no kernel.
+A kernel computes with whatever lies at the addresses that it is given: of a strided view, where it expects neighbours,
+it makes wrong numbers, and a short tensor it reads past its end. Owns the checks and their one error, which names the
+argument. Knows no kernel.
 """
+
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
 
+FLOAT_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
-def expect(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
-    """Raises ValueError unless it has this shape, type and device, and its elements lie side by side."""
-    if tensor.shape == shape and tensor.dtype == dtype and tensor.device == device and tensor.is_contiguous():
+
+def expect(
+    name: str,
+    tensor: Tensor,
+    shape: Sequence[int | None],
+    dtypes: torch.dtype | Collection[torch.dtype],
+    device: torch.device,
+    *,
+    strided: bool = False,
+) -> None:
+    """Raises ValueError unless `tensor` has this shape (None is any size), one of these types, this device, and its
+    elements side by side; with `strided` those of its last dimension alone.
+    """
+    dtypes = (dtypes,) if isinstance(dtypes, torch.dtype) else dtypes
+    laid_out = tensor.ndim > 0 and tensor.stride(-1) == 1 if strided else tensor.is_contiguous()
+    if laid_out and tensor.dtype in dtypes and tensor.device == device and _matches(tensor.shape, shape):
         return
     found = f"{_type(tensor.dtype)} {list(tensor.shape)} on {tensor.device} with strides {list(tensor.stride())}"
-    raise ValueError(f"{name}: {found}; the kernel takes {_type(dtype)} {list(shape)} on {device}, contiguous")
+    sizes = ", ".join("any" if size is None else str(size) for size in shape)
+    layout = "contiguous in its last dimension" if strided else "contiguous"
+    types = " or ".join(_type(dtype) for dtype in dtypes)
+    raise ValueError(f"{name}: {found}; the kernel takes {types} [{sizes}] on {device}, {layout}")
+
+
+def expect_that(name: str, holds: bool, takes: str) -> None:
+    """Raises ValueError, which says what the kernel takes for the argument `name`, unless it holds."""
+    if not holds:
+        raise ValueError(f"{name}: the kernel takes {takes}")
+
+
+def _matches(found: torch.Size, shape: Sequence[int | None]) -> bool:
+    return len(found) == len(shape) and all(
+        wanted is None or size == wanted for size, wanted in zip(found, shape, strict=True)
+    )
 
 
 def _type(dtype: torch.dtype) -> str:

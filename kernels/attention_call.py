@@ -12,12 +12,10 @@ import torch
 import triton
 from torch import Tensor
 
-from kernels.arguments import expect
-from kernels.attention_table import KvType, Tile, tiles
+from kernels.arguments import FLOAT_TYPES, expect, expect_that
+from kernels.attention_table import HEAD_DIMS, KvType, Tile, tiles
 from kernels.capability import capability, has_fp8
-from kernels.quantized_kv import form_of, raw
-
-TYPES = {torch.float32, torch.bfloat16, torch.float16}
+from kernels.kv_pool import expect_pool, form_of, raw
 
 
 @dataclass(slots=True, frozen=True)
@@ -39,23 +37,15 @@ class AttentionCall:
 
     def __post_init__(self) -> None:
         q, k_cache, v_cache = self.q, self.k_cache, self.v_cache
-        assert q.shape[1] % k_cache.shape[2] == 0
-        assert q.shape[2] == k_cache.shape[3]
-        assert k_cache.shape == v_cache.shape
-        assert k_cache.stride() == v_cache.stride()
-        assert form_of(k_cache, self.k_scale) == form_of(v_cache, self.v_scale)
-        assert k_cache.dtype == v_cache.dtype
-        assert self.k_scale is not None or q.dtype == k_cache.dtype
-        assert self.window is None or self.window > 0
-        assert self.soft_cap is None or self.soft_cap > 0
-        assert q.dtype in TYPES
-        assert q.stride(2) == k_cache.stride(3) == self.block_tables.stride(1) == 1
-        assert self.block_tables.dtype == torch.int32
-        assert self.block_tables.shape[0] == self.sequences
+        expect("q", q, (None, None, None), FLOAT_TYPES, q.device, strided=True)
+        expect_that("q", q.shape[2] <= HEAD_DIMS[-1], f"heads of at most {HEAD_DIMS[-1]}")
+        expect_pool(k_cache, v_cache, self.k_scale, self.v_scale, q, None)
+        expect_that("q", q.shape[1] % k_cache.shape[2] == 0, "a multiple of the KV heads")
+        expect("context_lens", self.context_lens, (None,), torch.int32, q.device)
         expect("query_start", self.query_start, (self.sequences + 1,), torch.int32, q.device)
-        expect("context_lens", self.context_lens, (self.sequences,), torch.int32, q.device)
-        for other in (k_cache, v_cache, self.block_tables):
-            assert other.device == q.device
+        expect("block_tables", self.block_tables, (self.sequences, None), torch.int32, q.device, strided=True)
+        expect_that("window", self.window is None or self.window > 0, "None, or a number above 0")
+        expect_that("soft_cap", self.soft_cap is None or self.soft_cap > 0, "None, or a number above 0")
 
     @property
     def sequences(self) -> int:
@@ -73,7 +63,7 @@ class AttentionCall:
 
     def tiles(self) -> tuple[Tile, Tile]:
         """Of decodes and of chunks, for this device, model and pool."""
-        form = form_of(self.k_cache, self.k_scale)
+        form = form_of(self.k_cache)
         own: KvType = "fp32" if self.q.dtype == torch.float32 else "16-bit"
         return tiles(capability(self.q.device), self.q.shape[2], own if form == "model" or own == "fp32" else form)
 
@@ -114,7 +104,7 @@ class AttentionCall:
             "KEYS": tile.keys,
             "WINDOWED": self.window is not None,
             "CAPPED": self.soft_cap is not None,
-            "KV": form_of(self.k_cache, self.k_scale),
+            "KV": form_of(self.k_cache),
             "NATIVE_FP8": has_fp8(self.q.device),
             "num_warps": tile.warps,
             "num_stages": tile.stages,

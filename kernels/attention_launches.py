@@ -1,7 +1,7 @@
-"""The launches of paged attention to be compiled ahead of time: every row of the table, and what rows do not tell.
+"""The launches of paged attention to be compiled ahead of time: every row of the table, and the options outside it.
 
-Knows shapes of tensors, and no kernel's inside. Invariant: each row is launched as a model of bfloat16 would (float32
-for rows of fp32), with four query heads a KV head.
+Knows shapes of tensors, not how kernels work. Invariant: each row is launched as a model of bfloat16 would (float32 for
+rows of fp32), with four query heads a KV head.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
-"""Memory in which the parts of a long context's attention wait to be put together.
+"""Scratch memory for the parts of a long context's attention, until they are combined.
 
-Owns the buffers and their arithmetic, and the length of a part. Knows nothing of kernels, sequences or a model.
+Owns the buffers and their sizes, and the length of a part. Knows nothing of kernels, sequences or a model.
 Invariant: a part is `SPLIT_KEYS` keys of a sequence, counted from its first token, whatever else is in the batch.
 """
 
@@ -14,7 +14,7 @@ SPLIT_KEYS = 512
 
 @dataclass(slots=True, frozen=True)
 class AttentionScratch:
-    """What every layer of a step uses in turn. Never read before it is written: it needs no clearing."""
+    """Used by every layer of a step in turn. Never read before it is written, so it needs no clearing."""
 
     out: Tensor  # [sequences_max, heads, splits_max, head_dim] float32: the attention over one split alone
     weight_log2: Tensor  # [sequences_max, heads, splits_max] float32: log2 of the sum of exp(score) over the split

@@ -1,4 +1,4 @@
-"""What the attention kernels have in common: one tile of keys and values, read through the block table and added up.
+"""The common part of the attention kernels: one tile of keys and values, read through the block table and accumulated.
 
 Source: online softmax of FlashAttention-2 (Dao, arXiv 2307.08691).
 

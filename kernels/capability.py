@@ -1,4 +1,4 @@
-"""What the chip can do that kernels are launched on. Owns the question; knows no kernel."""
+"""The capabilities of the chip that kernels are launched on. Knows no kernel."""
 
 from typing import Any, cast
 

@@ -1,4 +1,4 @@
-"""What launchers ask triton to compile, caught before it does so, where no device is.
+"""Captures what launchers ask triton to compile, without compiling it and without a device.
 
 Owns the stand-in for triton's driver. Knows no kernel. Invariant: nothing is compiled or run while it is in force, and
 afterwards triton is as it was.

@@ -1,7 +1,7 @@
-"""How many kernels Triton has compiled in this process, or read compiled from its cache on disk.
+"""Counts the kernels that Triton has compiled in this process, or has read compiled from its cache on disk.
 
-Each takes from a tenth of a second to seconds, so all of them belong before the first request. Invariant: what watched
-before goes on being called, and decides as it did.
+Each takes from a tenth of a second to seconds, so all of them belong before the first request. Invariant: a hook that
+was installed before goes on being called, and decides as it did.
 """
 
 from collections.abc import Callable

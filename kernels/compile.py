@@ -5,7 +5,7 @@ shared memory, as ptxas reports them for the machine code. Exits with 1 when a k
 shared memory than a program can have on the chip. `--checked` takes the short list of `make check`;
 `--document docs/kernels.md` writes the table that is there anew.
 
-Knows no kernel. Invariant: what triton compiled is asked of the machine code, never estimated.
+Knows no kernel. Invariant: the figures are read from the machine code, never estimated.
 """
 
 import argparse

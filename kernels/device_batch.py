@@ -1,17 +1,17 @@
-"""The batch of a step, prepared where it is used: positions, slots, lengths and block tables.
+"""The batch of a step, prepared on the device: positions, slots, lengths and block tables.
 
     patch_rows(rows, patches)                       what the host decided: new blocks, new sequences      host -> device
     prepare_batch(rows, batch, out, block_size)     ids, positions, slots, context_lens, block_tables     nothing
     ... the forward pass and draw_tokens ...
     commit_batch(rows, batch, drawn ids)            each row's length and last token                      nothing
 
-`SequenceRows` remembers every running sequence by the row of its block table. A decode step therefore needs of the
-host which rows it is over and, every block_size tokens, one patch a row; the tokens drawn in the step before are read
-where they were written, and the host hears of them when it likes. All three may be captured in a graph: they read
-persistent buffers, launch by shapes alone and never wait.
+`SequenceRows` keeps every running sequence, by the row of its block table. So for a decode step the host only says
+which rows are in it and, every block_size tokens, sends one patch a row; the tokens drawn in the step before are read
+where they were written, and the host may fetch them later. All three may be captured in a graph: they read persistent
+buffers, launch by shapes alone and never wait.
 
-A padded sequence is row -1: its token has slot -1, position 0 and id 0, and its context is 0, so that it writes
-nowhere and reads nothing.
+A padded sequence is row -1: its token has slot -1, position 0 and id 0, and its context is 0, so it writes and reads
+nothing.
 
 Moves 28 bytes a token and 8 bytes a block of context: 256 sequences of 8k tokens in blocks of 16 are 1 MB, 0.3 us at
 4.3 TB/s, so a step pays the launches. No floating point. One program a sequence, which strides over its tokens and its
@@ -31,7 +31,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.arguments import expect
+from kernels.arguments import expect, expect_that
 from kernels.launch import Launch
 from kernels.on_device import on_device
 
@@ -61,7 +61,7 @@ class SequenceRows:
 
 @dataclass(slots=True, frozen=True)
 class BatchRows:
-    """Which sequences a step is over, and how many tokens of each: what the host says."""
+    """Which sequences are in a step, and how many tokens of each, as the host says."""
 
     rows: Tensor  # [sequences] int32, -1 for a padded one
     query_start: Tensor  # [sequences + 1] int32, from 0; a padded sequence has one token, or none
@@ -80,7 +80,7 @@ class PreparedBatch:
 
     @classmethod
     def of(cls, tokens: int, sequences: int, blocks_max: int, device: torch.device) -> "PreparedBatch":
-        """Of whatever lies in memory."""
+        """Uninitialised buffers of these sizes."""
         ids, positions, slots = (torch.empty(tokens, dtype=torch.int64, device=device) for _ in range(3))
         lens = torch.empty(sequences, dtype=torch.int32, device=device)
         return cls(ids, positions, slots, lens, torch.empty(sequences, blocks_max, dtype=torch.int32, device=device))
@@ -186,12 +186,9 @@ def patch_rows(rows: SequenceRows, patches: Tensor) -> None:
 
     Column c >= 0 is place c of the row's block table. A row that gets another sequence needs its blocks and COMPUTED.
     """
-    count = patches.shape[0]
-    assert patches.shape == (count, 3)
-    assert patches.dtype == torch.int32
-    assert patches.is_contiguous()
-    assert patches.device == rows.computed.device
     _check_rows(rows)
+    expect("patches", patches, (None, 3), torch.int32, rows.computed.device)
+    count = len(patches)
     if count == 0:
         return
     on_device(rows.computed.device, _patch_kernel, (triton.cdiv(count, _BLOCK),))(
@@ -203,19 +200,15 @@ def patch_rows(rows: SequenceRows, patches: Tensor) -> None:
 
 def prepare_batch(rows: SequenceRows, batch: BatchRows, out: PreparedBatch, *, block_size: int) -> None:
     """Fills `out`. Tokens past the last sequence get slot -1. The blocks that the new tokens need are in the tables."""
-    sequences, tokens = len(batch.rows), len(batch.given_ids)
-    assert out.block_tables.shape[0] == len(out.context_lens) == sequences
-    assert out.block_tables.shape[1] <= rows.block_tables.shape[1]
-    assert out.ids.shape == out.positions.shape == out.slots.shape == (tokens,)
-    assert block_size > 0
-    assert batch.given_ids.dtype == out.ids.dtype == torch.int64
-    assert out.block_tables.stride(1) == 1
     _check(rows, batch)
-    for tensor in (out.ids, out.positions, out.slots, out.context_lens):
-        assert tensor.is_contiguous()
-        assert tensor.device == rows.computed.device
-    assert out.positions.dtype == out.slots.dtype == torch.int64
-    assert out.context_lens.dtype == out.block_tables.dtype == torch.int32
+    sequences, tokens, device = len(batch.rows), len(batch.given_ids), rows.computed.device
+    for name in ("ids", "positions", "slots"):
+        expect(f"out.{name}", getattr(out, name), (tokens,), torch.int64, device)
+    expect("out.context_lens", out.context_lens, (sequences,), torch.int32, device)
+    expect("out.block_tables", out.block_tables, (sequences, None), torch.int32, device, strided=True)
+    blocks_max = rows.block_tables.shape[1]
+    expect_that("out.block_tables", out.block_tables.shape[1] <= blocks_max, f"at most {blocks_max} blocks a sequence")
+    expect_that("block_size", block_size > 0, "a number above 0")
     if sequences == tokens == 0:
         return
     on_device(rows.computed.device, _prepare_kernel, (sequences + 1,))(
@@ -231,19 +224,15 @@ def prepare_batch(rows: SequenceRows, batch: BatchRows, out: PreparedBatch, *, b
 
 
 def commit_batch(rows: SequenceRows, batch: BatchRows, drawn: Tensor, sample_of: Tensor) -> None:
-    """After the step: its tokens are in the pool, and what was drawn comes next.
+    """Record that a step's tokens are in the pool, and the drawn tokens as the next inputs.
 
-    drawn: [samples] int64, as `draw_tokens` gave them; sample_of: [sequences] int32 whose of them each sequence's is,
-    -1 for a chunk that ends before its prompt does.
+    drawn: [samples] int64, from `draw_tokens`; sample_of: [sequences] int32, the sample of each sequence, or -1 for a
+    chunk that ends before its prompt does.
     """
-    sequences = len(batch.rows)
-    assert sample_of.shape == (sequences,)
-    assert sample_of.dtype == torch.int32
-    assert drawn.dtype == torch.int64
-    assert drawn.device == sample_of.device == rows.computed.device
-    assert drawn.is_contiguous()
-    assert sample_of.is_contiguous()
     _check(rows, batch)
+    sequences = len(batch.rows)
+    expect("drawn", drawn, (None,), torch.int64, rows.computed.device)
+    expect("sample_of", sample_of, (sequences,), torch.int32, rows.computed.device)
     if sequences == 0:
         return
     on_device(rows.computed.device, _commit_kernel, (triton.cdiv(sequences, _BLOCK),))(
@@ -255,19 +244,17 @@ def commit_batch(rows: SequenceRows, batch: BatchRows, drawn: Tensor, sample_of:
 
 def _check(rows: SequenceRows, batch: BatchRows) -> None:
     _check_rows(rows)
-    device, sequences = rows.computed.device, len(batch.rows)
-    expect("rows", batch.rows, (sequences,), torch.int32, device)
-    expect("query_start", batch.query_start, (sequences + 1,), torch.int32, device)
-    expect("given_ids", batch.given_ids, (len(batch.given_ids),), torch.int64, device)
+    device = rows.computed.device
+    expect("rows", batch.rows, (None,), torch.int32, device)
+    expect("query_start", batch.query_start, (len(batch.rows) + 1,), torch.int32, device)
+    expect("given_ids", batch.given_ids, (None,), torch.int64, device)
 
 
 def _check_rows(rows: SequenceRows) -> None:
-    places, device = len(rows.block_tables), rows.computed.device
-    expect("computed", rows.computed, (places,), torch.int32, device)
-    expect("last_ids", rows.last_ids, (places,), torch.int64, device)
-    assert rows.block_tables.dtype == torch.int32
-    assert rows.block_tables.stride(1) == 1
-    assert rows.block_tables.device == device
+    device = rows.computed.device
+    expect("computed", rows.computed, (None,), torch.int32, device)
+    expect("last_ids", rows.last_ids, rows.computed.shape, torch.int64, device)
+    expect("block_tables", rows.block_tables, (len(rows.computed), None), torch.int32, device, strided=True)
 
 
 def launches(_architecture: str) -> list[Launch]:

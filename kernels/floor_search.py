@@ -1,4 +1,4 @@
-"""Of one row, the least x that may be drawn (its "floor") by top_k or by top_p, without a sort.
+"""The search for a row's floor, the least x that top_k or top_p lets be drawn, without a sort.
 
     floor = the greatest value v in the row with  count(x >= v) >= top_k   or   sum of exp(x >= v) >= top_p * total
 

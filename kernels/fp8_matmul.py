@@ -24,10 +24,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.arguments import FLOAT_TYPES, expect
 from kernels.capability import has_fp8
+from kernels.kv_pool import raw
 from kernels.launch import Launch
 from kernels.on_device import on_device
-from kernels.quantized_kv import quantize, raw, widen
+from kernels.quantized_kv import quantize, widen
 from kernels.split_sum import splits_of, sum_splits
 
 LARGEST = 448.0
@@ -45,6 +47,11 @@ _STAGES = 4
 class Fp8Weight:
     codes: Tensor  # [outputs, inputs] float8_e4m3fn, contiguous
     scales: Tensor  # [outputs] float32
+
+    def check(self) -> None:
+        """Raises ValueError unless the tensors are what the fields say."""
+        expect("weight.codes", self.codes, (None, None), torch.float8_e4m3fn, self.codes.device)
+        expect("weight.scales", self.scales, self.codes.shape[:1], torch.float32, self.codes.device)
 
     def whole(self, dtype: torch.dtype) -> Tensor:
         """[outputs, inputs] in plain torch: what `whole_fp8_weight` must equal."""
@@ -119,8 +126,8 @@ def _fp8_matmul_kernel(
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """x: [rows, inputs] of any float, its rows may lie apart. Returns [rows, inputs] float8_e4m3fn, [rows] float32."""
+    expect("x", x, (None, None), FLOAT_TYPES, x.device, strided=True)
     rows, inputs = x.shape
-    assert x.stride(1) == 1
     codes = torch.empty(rows, inputs, dtype=torch.float8_e4m3fn, device=x.device)
     scales = torch.empty(rows, device=x.device)
     if rows == 0:
@@ -137,19 +144,11 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def fp8_matmul(codes: Tensor, scales: Tensor, weight: Fp8Weight, dtype: torch.dtype) -> Tensor:
     """codes, scales: as `quantize_rows` gives them. Returns [rows, outputs] of `dtype`."""
-    rows, inputs = codes.shape
-    outputs = len(weight.codes)
-    assert weight.codes.shape == (outputs, inputs)
-    assert codes.dtype == weight.codes.dtype == torch.float8_e4m3fn
-    assert scales.shape == (rows,)
-    assert weight.scales.shape == (outputs,)
-    assert codes.is_contiguous()
-    assert weight.codes.is_contiguous()
-    assert scales.is_contiguous()
-    assert weight.scales.is_contiguous()
-    assert scales.dtype == weight.scales.dtype == torch.float32
-    for other in (scales, weight.codes, weight.scales):
-        assert other.device == codes.device
+    weight.check()
+    outputs, inputs = weight.codes.shape
+    expect("codes", codes, (None, inputs), torch.float8_e4m3fn, weight.codes.device)
+    rows = len(codes)
+    expect("scales", scales, (rows,), torch.float32, codes.device)
     if rows == 0:
         return torch.empty(0, outputs, dtype=dtype, device=codes.device)
     splits = splits_of(outputs, inputs, block_outputs=_OUTPUTS, split_inputs=SPLIT_INPUTS)

@@ -1,7 +1,7 @@
-"""One way in which a kernel can be launched, to be compiled where no device is.
+"""One way in which a kernel can be launched, for compiling it without a device.
 
-A kernel's file has a function `launches(architecture) -> list[Launch]` of all that a runner may ask of it there;
-`kernels.compile` finds these functions by name and knows no kernel. Knows neither.
+A kernel's file has a function `launches(architecture) -> list[Launch]` with all launches that a runner may make there;
+`kernels.compile` finds these functions by name and knows no kernel.
 Invariant: what is compiled is what the launcher asks for, since `run` calls the launcher itself, with tensors on the
 CPU whose numbers nobody reads.
 """

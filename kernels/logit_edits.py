@@ -1,4 +1,4 @@
-"""What changes single logits before a token is drawn: bias, penalties, banned tokens, in this order and in place.
+"""Edits of single logits before a token is drawn: bias, penalties, banned tokens, in this order and in place.
 
     logit += bias
     logit = logit / repetition if logit > 0 else logit * repetition      of every token seen, in prompt or output
@@ -114,14 +114,14 @@ def edit_logits(logits: Tensor, edits: LogitEdits) -> Tensor:
     """logits: [rows, vocab] float32, changed in place; rows may lie apart. Returns faults, [rows] int32: 0, NOT_FINITE
     (of the tokens named, before they were changed) or OUTSIDE.
     """
+    # A bias may be less than a narrower type resolves.
+    expect("logits", logits, (None, None), torch.float32, logits.device, strided=True)
     rows, vocab = logits.shape
-    assert logits.dtype == torch.float32, "a bias may be less than a narrower type resolves"
-    assert logits.stride(1) == 1
     for name in ("bias", "seen", "banned"):
         lists: TokenLists = getattr(edits, name)
         expect(f"{name}.starts", lists.starts, (rows + 1,), torch.int32, logits.device)
-        expect(f"{name}.ids", lists.ids, (lists.ids.numel(),), torch.int32, logits.device)
-        expect(f"{name}.values", lists.values, (lists.ids.numel(),), torch.float32, logits.device)
+        expect(f"{name}.ids", lists.ids, (None,), torch.int32, logits.device)
+        expect(f"{name}.values", lists.values, lists.ids.shape, torch.float32, logits.device)
     for name in ("repetition", "presence", "frequency"):
         expect(name, getattr(edits, name), (rows,), torch.float32, logits.device)
     faults = torch.empty(rows, dtype=torch.int32, device=logits.device)

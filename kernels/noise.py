@@ -1,4 +1,4 @@
-"""The randomness of a draw on the device: the same bits as any other implementation makes of the same counters.
+"""The randomness of a draw on the device: the same bits for the same counters as in any other implementation.
 
     key   = splitmix(splitmix(splitmix(seed) ^ choice) ^ position)        64 bits, low and high half
     hash  = murmur_finalizer(token, keyed with low before and with high in the middle)

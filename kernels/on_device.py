@@ -1,4 +1,4 @@
-"""Kernels started where their tensors lie.
+"""Launches kernels on the device of their tensors.
 
 Triton launches on the current device, whichever that is, and on that device's current stream. Owns the switch between
 devices. Knows no kernel.

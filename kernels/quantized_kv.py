@@ -1,37 +1,15 @@
-"""K and V in eight bits: how a value becomes a byte and a byte a value, inside kernels.
+"""Conversions of K and V to and from eight bits, inside kernels.
 
-Owns the three forms of a pool (`KvForm`), their conversions, and the launchers' view of a quantized pool as bytes.
-Knows no layout. Source of the form: OCP's 8-bit floating point, E4M3 (1 sign, 4 exponent, 3 mantissa bits, bias 7).
+Owns the conversions of each form of a pool (`kv_pool.KvForm`). Source of E4M3: OCP's 8-bit floating point (1 sign,
+4 exponent, 3 mantissa bits, bias 7).
 
 Invariant: a conversion is exact or rounds to nearest, ties to even, the same on every architecture. Chips below sm_89
 have no instruction for E4M3, so bytes are taken apart with integers there; writing always does so.
 """
 
-from typing import Literal
-
-import torch
 import triton.language as tl
-from torch import Tensor
 
-from kernels.arguments import expect
 from kernels.part import part
-
-KvForm = Literal["model", "int8", "fp8"]
-
-
-def form_of(cache: Tensor, scale: Tensor | None) -> KvForm:
-    """The form of a pool, [blocks, block_size, kv_heads, head_dim], which has a scale exactly if it is quantized."""
-    forms: dict[torch.dtype, KvForm] = {torch.int8: "int8", torch.float8_e4m3fn: "fp8"}
-    form = forms.get(cache.dtype, "model")
-    assert (scale is None) == (form == "model")
-    if scale is not None:
-        expect("scale", scale, cache.shape[:3], torch.float32, cache.device)
-    return form
-
-
-def raw(cache: Tensor) -> Tensor:
-    """The pool as kernels take it: E4M3 as plain bytes, whatever the chip knows of it."""
-    return cache.view(torch.uint8) if cache.dtype == torch.float8_e4m3fn else cache
 
 
 @part

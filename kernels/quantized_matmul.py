@@ -31,6 +31,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.arguments import FLOAT_TYPES, expect, expect_that
 from kernels.launch import Launch
 from kernels.on_device import on_device
 from kernels.part import part
@@ -198,9 +199,9 @@ def quantized_matmul(x: Tensor, weight: QuantizedWeight) -> Tensor:
     """x: [rows, inputs] bfloat16, float16 or float32; its rows may lie apart, by an even number of elements. Returns
     [rows, outputs] of its type.
     """
+    _check(x, weight)
     rows, inputs = x.shape
     four_bits = weight.codes.dtype == torch.uint8
-    _check(x, weight)
     if rows == 0:
         return x.new_empty(0, weight.outputs)
     chunk = _chunk_of(weight, x.dtype)
@@ -230,13 +231,10 @@ def quantized_matmul(x: Tensor, weight: QuantizedWeight) -> Tensor:
 
 
 def _check(x: Tensor, weight: QuantizedWeight) -> None:
-    assert x.shape[1] == weight.inputs
-    assert weight.group % _CHUNK_MIN == 0
-    assert x.dtype in _TYPES
-    assert x.stride(1) == 1
-    assert x.stride(0) % 2 == x.storage_offset() % 2 == 0
-    assert x.device == weight.codes.device
     weight.check()
+    expect("x", x, (None, weight.inputs), FLOAT_TYPES, weight.codes.device, strided=True)
+    expect_that("x", x.stride(0) % 2 == x.storage_offset() % 2 == 0, "rows an even number of elements apart")
+    expect_that("weight", weight.group % _CHUNK_MIN == 0, f"groups of a multiple of {_CHUNK_MIN} inputs")
 
 
 def _chunk_of(weight: QuantizedWeight, dtype: torch.dtype) -> int:

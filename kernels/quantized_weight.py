@@ -15,9 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.arguments import expect
+from kernels.arguments import FLOAT_TYPES, expect, expect_that
 
-FACTORS = {torch.float16, torch.bfloat16, torch.float32}
 LANES = 16
 GROUP_MULTIPLE = 32  # two halves of 16 inputs are the least that a matrix instruction takes
 
@@ -38,16 +37,15 @@ class QuantizedWeight:
         return self.codes.shape[1] * self.group
 
     def check(self) -> None:
-        """Raises ValueError or AssertionError for tensors that are not what the fields say."""
-        codes, four_bits = self.codes, self.codes.dtype == torch.uint8
-        assert four_bits or codes.dtype == torch.int8
-        assert (self.minimums is not None) == four_bits, "4-bit codes have minimums, 8-bit ones have none"
-        tiles, groups = -(-self.outputs // LANES), codes.shape[1]
-        expect("codes", codes, (tiles, groups, codes.shape[2], LANES), codes.dtype, codes.device)
-        assert self.scales.dtype in FACTORS
-        for name, factors in (("scales", self.scales), ("minimums", self.minimums)):
-            if factors is not None:
-                expect(name, factors, (tiles, groups, LANES), self.scales.dtype, codes.device)
+        """Raises ValueError unless the tensors are what the fields say."""
+        codes, tiles = self.codes, -(-self.outputs // LANES)
+        expect("weight.codes", codes, (tiles, None, None, LANES), (torch.int8, torch.uint8), codes.device)
+        factors = (tiles, codes.shape[1], LANES)
+        expect("weight.scales", self.scales, factors, FLOAT_TYPES, codes.device)
+        four_bits = codes.dtype == torch.uint8
+        expect_that("weight.minimums", (self.minimums is not None) == four_bits, "minimums exactly with 4-bit codes")
+        if self.minimums is not None:
+            expect("weight.minimums", self.minimums, factors, self.scales.dtype, codes.device)
 
     def whole(self, dtype: torch.dtype) -> Tensor:
         """[outputs, inputs] in plain torch: what `whole_weight` must equal."""
@@ -62,12 +60,14 @@ class QuantizedWeight:
 
 def pack(codes: Tensor, scales: Tensor, minimums: Tensor | None = None) -> QuantizedWeight:
     """codes: [outputs, inputs] int8, or uint8 from 0 to 15 with minimums; scales, minimums: [outputs, groups]."""
+    expect("codes", codes, (None, None), torch.int8 if minimums is None else torch.uint8, codes.device)
     outputs, inputs = codes.shape
+    expect("scales", scales, (outputs, None), FLOAT_TYPES, codes.device)
     groups = scales.shape[1]
-    assert codes.dtype == (torch.int8 if minimums is None else torch.uint8)
-    assert inputs % groups == 0
-    assert inputs // groups % GROUP_MULTIPLE == 0
-    assert minimums is None or minimums.shape == scales.shape
+    whole = groups > 0 and inputs % (groups * GROUP_MULTIPLE) == 0
+    expect_that("scales", whole, f"groups of a multiple of {GROUP_MULTIPLE} inputs")
+    if minimums is not None:
+        expect("minimums", minimums, scales.shape, scales.dtype, codes.device)
     numbers = _padded(codes).view(-1, LANES, groups, inputs // groups).permute(0, 2, 3, 1)
     if minimums is not None:
         numbers = numbers[:, :, 0::2] | (numbers[:, :, 1::2] << 4)
@@ -78,8 +78,9 @@ def pack(codes: Tensor, scales: Tensor, minimums: Tensor | None = None) -> Quant
 
 def quantize(weight: Tensor, *, bits: int, group: int) -> QuantizedWeight:
     """weight: [outputs, inputs], rounded to nearest in each group: 8 bits about 0, or 4 bits from its least number."""
-    assert bits in {4, 8}
-    assert weight.shape[1] % group == 0
+    expect("weight", weight, (None, None), FLOAT_TYPES, weight.device)
+    expect_that("bits", bits in {4, 8}, "4 or 8")
+    expect_that("group", group > 0 and weight.shape[1] % group == 0, "a divisor of the weight's inputs")
     grouped = weight.float().unflatten(1, (-1, group))  # [outputs, groups, group]
     if bits == 8:
         scales = (grouped.abs().amax(-1) / 127).clamp_min(torch.finfo(torch.float32).tiny)

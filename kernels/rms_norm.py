@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.arguments import FLOAT_TYPES, expect, expect_that
 from kernels.launch import Launch
 from kernels.on_device import on_device
 from kernels.part import part
@@ -81,8 +82,8 @@ def _add_rms_norm_kernel(
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """See `Ops.rms_norm`. Rows may lie apart; the last dimension is contiguous."""
-    tokens, hidden = x.shape
     _check(x, weight)
+    tokens, hidden = x.shape
     y = x.new_empty(x.shape)
     if tokens == 0:
         return y
@@ -104,16 +105,14 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """See `Ops.add_rms_norm`. Both inputs are overwritten, and returned."""
-    tokens, hidden = x.shape
-    assert x.shape == residual.shape
-    assert x.dtype == residual.dtype
-    assert x.device == residual.device
-    assert residual.stride(1) == 1
     _check(x, weight)
+    tokens, hidden = x.shape
+    expect("residual", residual, x.shape, x.dtype, x.device, strided=True)
     if tokens == 0:
         return x, residual
-    assert x is not residual, "both are overwritten, each with something else"
-    assert tokens == 1 or min(x.stride(0), residual.stride(0)) >= hidden, "no row lies in another, which it overwrites"
+    expect_that("residual", x.data_ptr() != residual.data_ptr(), "other memory than x: both are overwritten")
+    for name, rows in (("x", x), ("residual", residual)):
+        expect_that(name, tokens == 1 or rows.stride(0) >= hidden, "rows that do not overlap: each is overwritten")
     block = cast("int", triton.next_power_of_2(hidden))
     on_device(x.device, _add_rms_norm_kernel, (tokens,))(
         x,
@@ -131,12 +130,9 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
 
 
 def _check(x: Tensor, weight: Tensor) -> None:
-    assert x.is_floating_point()
-    assert x.stride(1) == 1
-    assert x.shape[1] <= HIDDEN_MAX
-    assert weight.shape == (x.shape[1],)
-    assert weight.is_contiguous()
-    assert weight.device == x.device
+    expect("x", x, (None, None), FLOAT_TYPES, x.device, strided=True)
+    expect_that("x", x.shape[1] <= HIDDEN_MAX, f"rows of at most {HIDDEN_MAX}")
+    expect("weight", weight, (x.shape[1],), FLOAT_TYPES, x.device)
 
 
 def _warps(block: int) -> int:

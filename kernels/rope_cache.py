@@ -18,11 +18,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.arguments import expect
+from kernels.arguments import FLOAT_TYPES, expect, expect_that
+from kernels.kv_pool import expect_pool, form_of, raw
 from kernels.launch import Launch
 from kernels.on_device import on_device
 from kernels.part import part
-from kernels.quantized_kv import form_of, largest, quantize, raw
+from kernels.quantized_kv import largest, quantize
 
 
 @triton.jit
@@ -160,20 +161,13 @@ def rope_and_cache(
     norm_eps: float = 0.0,
 ) -> Tensor:
     """See `Ops.rope_and_cache`. q is changed in place and returned; k and v are left as they are."""
-    tokens, heads, head_dim = q.shape
-    block_size, kv_heads = k_cache.shape[1:3]
-    half = head_dim // 2
-    _check(q, k, v, k_cache, v_cache)
-    for name, table in (("cos", cos), ("sin", sin)):
-        expect(name, table, (len(cos), half), torch.float32, q.device)
+    _check(q, k, v, cos, sin)
     for name, index in (("positions", positions), ("slots", slots)):
-        expect(name, index, (tokens,), torch.int64, q.device)
-    assert (q_norm is None) == (k_norm is None), "both heads are normed, or none"
-    for name, norm in (("q_norm", q_norm), ("k_norm", k_norm)):
-        if norm is not None:
-            expect(name, norm, (head_dim,), norm.dtype, q.device)
-    form = form_of(k_cache, k_scale)
-    assert form == form_of(v_cache, v_scale)
+        expect(name, index, q.shape[:1], torch.int64, q.device)
+    _check_norms(q, q_norm, k_norm)
+    expect_pool(k_cache, v_cache, k_scale, v_scale, q, k.shape[1])
+    tokens, heads, head_dim = q.shape
+    half, kv_heads = head_dim // 2, k.shape[1]
     if tokens == 0:
         return q
     on_device(q.device, _rope_and_cache_kernel, (tokens,))(
@@ -198,26 +192,32 @@ def rope_and_cache(
         HEADS=heads,
         KV_HEADS=kv_heads,
         HALF=half,
-        BLOCK_SIZE=block_size,
+        BLOCK_SIZE=k_cache.shape[1],
         HEADS_PADDED=triton.next_power_of_2(heads),
         KV_HEADS_PADDED=triton.next_power_of_2(kv_heads),
         HALF_PADDED=triton.next_power_of_2(half),
         NORMED=q_norm is not None,
-        KV=form,
+        KV=form_of(k_cache),
         enable_fp_fusion=True,
     )
     return q
 
 
-def _check(q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
-    assert k.shape == v.shape == (q.shape[0], *k_cache.shape[2:])
-    assert q.shape[2] == k.shape[2]
-    assert q.shape[2] % 2 == 0, "an element turns with the one half a head further"
-    assert k_cache.shape == v_cache.shape
-    assert k_cache.stride() == v_cache.stride()
-    assert k_cache.dtype == v_cache.dtype
-    assert q.stride(2) == k.stride(2) == v.stride(2) == k_cache.stride(3) == 1
-    assert q.device == k.device == v.device == k_cache.device == v_cache.device
+def _check(q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor) -> None:
+    expect("q", q, (None, None, None), FLOAT_TYPES, q.device, strided=True)
+    tokens, _, head_dim = q.shape
+    expect_that("q", head_dim % 2 == 0, "heads of an even size: an element turns with the one half a head further")
+    expect("k", k, (tokens, None, head_dim), FLOAT_TYPES, q.device, strided=True)
+    expect("v", v, k.shape, FLOAT_TYPES, q.device, strided=True)
+    expect("cos", cos, (None, head_dim // 2), torch.float32, q.device)
+    expect("sin", sin, cos.shape, torch.float32, q.device)
+
+
+def _check_norms(q: Tensor, q_norm: Tensor | None, k_norm: Tensor | None) -> None:
+    expect_that("k_norm", (q_norm is None) == (k_norm is None), "both norms or none")
+    for name, norm in (("q_norm", q_norm), ("k_norm", k_norm)):
+        if norm is not None:
+            expect(name, norm, q.shape[2:], FLOAT_TYPES, q.device)
 
 
 def launches(architecture: str) -> list[Launch]:  # noqa: ARG001  the same on every one

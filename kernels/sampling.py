@@ -1,4 +1,4 @@
-"""What the drawing of tokens takes and gives, as tensors on the device of the logits. No kernel here.
+"""The inputs and outputs of drawing tokens, as tensors on the device of the logits. No kernel here.
 
 Implementations: `token_draw.draw_tokens` (Triton), `reference_sampling.draw_tokens` (plain, exact, slow).
 Order: bias, penalties, bans; temperature; min_p, top_k, top_p, each of what the one before it left; draw. Tokens equal

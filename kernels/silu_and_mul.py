@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.arguments import FLOAT_TYPES, expect, expect_that
 from kernels.launch import Launch
 from kernels.on_device import on_device
 
@@ -43,10 +44,9 @@ def _silu_and_mul_kernel(
 
 def silu_and_mul(gate_up: Tensor) -> Tensor:
     """See `Ops.silu_and_mul`. Rows may lie apart; the last dimension is contiguous."""
+    expect("gate_up", gate_up, (None, None), FLOAT_TYPES, gate_up.device, strided=True)
     tokens, width = gate_up.shape
-    assert width % 2 == 0
-    assert gate_up.is_floating_point()
-    assert gate_up.stride(1) == 1
+    expect_that("gate_up", width % 2 == 0, "as many gates as ups")
     intermediate = width // 2
     y = gate_up.new_empty((tokens, intermediate))
     if tokens == 0:

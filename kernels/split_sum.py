@@ -1,4 +1,4 @@
-"""The parts of a product whose inputs were split among programs, added up in their order.
+"""Adds up, in their order, the parts of a product whose inputs were split among programs.
 
     y[row, output] = sum over splits of parts[split, row, output]
 
@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.arguments import expect
 from kernels.on_device import on_device
 
 PROGRAMS_ENOUGH = 256  # that fill the largest chip by themselves
@@ -50,9 +51,8 @@ def _sum_kernel(
 
 def sum_splits(parts: Tensor, dtype: torch.dtype) -> Tensor:
     """parts: [splits, rows, outputs] float32. Returns [rows, outputs]."""
+    expect("parts", parts, (None, None, None), torch.float32, parts.device)
     splits, rows, outputs = parts.shape
-    assert parts.dtype == torch.float32
-    assert parts.is_contiguous()
     if splits == 1 and dtype == torch.float32:
         return parts[0]
     y = torch.empty(rows, outputs, dtype=dtype, device=parts.device)

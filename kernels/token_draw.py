@@ -28,6 +28,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.arguments import FLOAT_TYPES, expect, expect_that
 from kernels.floor_search import mass_from, search_floor
 from kernels.launch import Launch
 from kernels.logit_edits import edit_logits
@@ -55,6 +56,11 @@ _ALL_BANNED = tl.constexpr(ALL_BANNED)
 _FLOATS = tl.constexpr(FLOATS)
 _INTS = tl.constexpr(INTS)
 _DRAW_WARPS = 16
+_PARAMS = {
+    torch.float32: ("temperature", "top_p", "min_p"),
+    torch.int32: ("top_k",),
+    torch.int64: ("seed", "choice", "position"),
+}
 
 
 @triton.jit
@@ -174,8 +180,8 @@ def _draw_kernel(
 
 def draw_tokens(logits: Tensor, params: DrawParams, edits: LogitEdits | None = None) -> Drawn:
     """logits: [rows, vocab] float32, or bfloat16 or float16 without edits; rows may lie apart. Edits change them."""
-    rows, vocab = logits.shape
     _check(logits, params)
+    rows, vocab = logits.shape
     device = logits.device
     faults = torch.zeros(rows, dtype=torch.int32, device=device) if edits is None else edit_logits(logits, edits)
     ids = torch.empty(rows, dtype=torch.int64, device=device)
@@ -203,18 +209,12 @@ def draw_tokens(logits: Tensor, params: DrawParams, edits: LogitEdits | None = N
 
 
 def _check(logits: Tensor, params: DrawParams) -> None:
+    expect("logits", logits, (None, None), FLOAT_TYPES, logits.device, strided=True)
     rows, vocab = logits.shape
-    assert 0 < vocab < VOCAB_MAX
-    assert logits.stride(1) == 1
-    assert logits.dtype in {torch.float32, torch.bfloat16, torch.float16}
-    kinds = {torch.float32: (params.temperature, params.top_p, params.min_p), torch.int32: (params.top_k,)}
-    kinds[torch.int64] = (params.seed, params.choice, params.position)
-    for dtype, tensors in kinds.items():
-        for each in tensors:
-            assert each.shape == (rows,)
-            assert each.dtype == dtype
-            assert each.is_contiguous()
-            assert each.device == logits.device
+    expect_that("logits", 0 < vocab < VOCAB_MAX, f"from 1 to {VOCAB_MAX - 1} tokens")
+    for dtype, names in _PARAMS.items():
+        for name in names:
+            expect(name, getattr(params, name), (rows,), dtype, logits.device)
 
 
 def launches(_architecture: str) -> list[Launch]:

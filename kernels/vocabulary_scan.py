@@ -1,4 +1,4 @@
-"""One pass over the vocabulary: what each tile of a row contributes to the drawing of a token.
+"""One pass over the vocabulary, which reduces each tile of a row to what drawing a token needs.
 
     x      = logit / temperature                                    (-inf where banned; logit for arg max)
     tile  -> max x, and where; sum of exp(x - max x); max of x - noise, where, and x there; whether all is finite

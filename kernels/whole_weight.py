@@ -19,9 +19,10 @@ from torch import Tensor
 
 from kernels.capability import has_fp8
 from kernels.fp8_matmul import Fp8Weight
+from kernels.kv_pool import raw
 from kernels.launch import Launch
 from kernels.on_device import on_device
-from kernels.quantized_kv import raw, widen
+from kernels.quantized_kv import widen
 from kernels.quantized_weight import LANES, QuantizedWeight
 from kernels.quantized_weight import pack as pack_weight
 
@@ -77,9 +78,9 @@ def _whole_fp8_kernel(
 
 def whole_weight(weight: QuantizedWeight, dtype: torch.dtype) -> Tensor:
     """[outputs, inputs] of `dtype`."""
+    weight.check()
     codes, scales, minimums = weight.codes, weight.scales, weight.minimums
     four_bits = codes.dtype == torch.uint8
-    weight.check()
     whole = torch.empty(weight.outputs, weight.inputs, dtype=dtype, device=codes.device)
     rows = codes.shape[1] * codes.shape[2]
     on_device(codes.device, _whole_kernel, (codes.shape[0], triton.cdiv(rows, _CODES)))(
@@ -95,14 +96,9 @@ def whole_weight(weight: QuantizedWeight, dtype: torch.dtype) -> Tensor:
 
 
 def whole_fp8_weight(weight: Fp8Weight, dtype: torch.dtype) -> Tensor:
-    """The same."""
+    """[outputs, inputs] of `dtype`."""
+    weight.check()
     outputs, inputs = weight.codes.shape
-    assert weight.codes.dtype == torch.float8_e4m3fn
-    assert weight.scales.dtype == torch.float32
-    assert weight.scales.shape == (outputs,)
-    assert weight.codes.is_contiguous()
-    assert weight.scales.is_contiguous()
-    assert weight.scales.device == weight.codes.device
     whole = torch.empty(outputs, inputs, dtype=dtype, device=weight.codes.device)
     on_device(whole.device, _whole_fp8_kernel, (outputs, triton.cdiv(inputs, _BLOCK)))(
         *(whole, raw(weight.codes), weight.scales),

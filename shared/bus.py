@@ -160,7 +160,7 @@ class Bus:
             raise BusUnavailable(f"NATS cannot be reached: {self._last_error or 'no answer'}") from None
 
     async def round_trip(self, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
-        """A question to JetStream and back through our inbox: a socket that stands may still be deaf."""
+        """Ask JetStream and wait for the answer in our inbox: an open socket may still be dead."""
         await self.wait_ready(timeout_s)
         await self.request(JETSTREAM_PING, b"", timeout_s=timeout_s)
 
@@ -329,7 +329,7 @@ class Bus:
 
 
 def _check(url: str) -> None:
-    """Without a word of what may be a password."""
+    """Check the URL. The error quotes nothing of it, since it may hold a password."""
     try:
         parts = [urlsplit(part.strip()) for part in url.split(",")]
         known = all(part.scheme in SCHEMES and part.hostname and part.port != 0 for part in parts)

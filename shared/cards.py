@@ -1,6 +1,6 @@
-"""Model cards in the object store. A card's name is the digest of its encoding, so a name never changes its content.
+"""Model cards in the object store. A card is named by the digest of its encoding, so a name never changes its content.
 
-Owns the bucket and the check that what comes out is what the name says.
+Owns the bucket, and checks that what is read has the digest that names it.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ TRANSFER_TIMEOUT_S: Final = 10.0
 
 
 class CardDamaged(Exception):
-    """What lies under a digest does not have it, or is no model card."""
+    """The stored object does not have the digest that names it, or is no model card."""
 
 
 def pack(card: wire.ModelCard) -> tuple[str, bytes]:

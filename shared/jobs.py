@@ -1,9 +1,9 @@
 """The job queues as both ends use them: publish, look, read, and take (the claim).
 
-Owns the JetStream calls on the JOBS streams and the meaning of their answers. Knows nothing of who should be served
-next. A job leaves its queue exactly once, by `take`, whoever calls it: a worker to claim it, a gateway to cancel it.
+Owns the JetStream calls on the JOBS streams and the meaning of their answers. Does not know who should be served next.
+A job leaves its queue exactly once, by `take`, whoever calls it: a worker to claim it, or a gateway to cancel it.
 
-The calls are made by hand rather than through nats-py's manager: a claim is three of them and has to be cheap.
+The calls are made directly rather than through nats-py's manager: a claim is three of them and has to be cheap.
 """
 
 import contextlib
@@ -156,7 +156,7 @@ class Publication(NamedTuple):
 
 
 def publication(pool: str, tier: int, tenant: str, data: bytes, *, msg_id: str, ttl_s: int) -> Publication:
-    """What is sent twice under one `msg_id` is stored once."""
+    """A job to be published. One that is sent twice under the same `msg_id` is stored once."""
     headers = {
         "Nats-Msg-Id": msg_id,
         "Nats-TTL": f"{ttl_s}s",

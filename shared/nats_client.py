@@ -1,5 +1,5 @@
-"""nats-py's client, with a short way for what is hot: messages are handed over where they are read and written where
-they are published, and answers wait in one inbox.
+"""nats-py's client with a fast path: messages are handed over where they are read and written where they are
+published, and all answers come to one inbox.
 
 nats-py sends each message through a queue and a task, those that come as those that go, and makes an id of 26 random
 characters for each question: about as much work as all that a gateway itself does with either. Knows no subject and no

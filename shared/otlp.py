@@ -1,8 +1,8 @@
-"""Spans to an OpenTelemetry collector, over OTLP/HTTP, by the SDK. Imported only where tracing is on.
+"""Sends spans to an OpenTelemetry collector, over OTLP/HTTP, by the SDK. Imported only where tracing is on.
 
-Owns the SDK: its standard settings, its batches and the thread that sends them, and the counts of what was sent and
-what was dropped. Knows no span of ours. Invariant: handing a span over never waits; a collector that is away or slow
-costs spans, which are counted, and nothing else.
+Owns the SDK: its standard settings, its batches and the thread that sends them, and the counts of spans sent and
+dropped. Knows no span of ours. Invariant: recording a span never waits; a collector that is away or slow costs spans,
+which are counted, and nothing else.
 """
 
 import logging
@@ -123,7 +123,7 @@ class OtlpTracer:
 
 
 class _Wall:
-    """What wall time is ahead of monotonic time, however long this thread is kept from reading the second clock."""
+    """The offset from monotonic time to wall time, even if this thread is paused between reading the two clocks."""
 
     def __init__(self) -> None:
         self._offset_ns = time.time_ns() - time.monotonic_ns()
@@ -136,7 +136,7 @@ class _Wall:
 
 
 class _Given(IdGenerator):
-    """The ids of the span that is told: they were drawn when its context was handed on, before the span had ended."""
+    """Gives the SDK the ids of a recorded span: they were drawn when its context was passed on, before it ended."""
 
     def __init__(self) -> None:
         self.trace = 0
@@ -150,7 +150,7 @@ class _Given(IdGenerator):
 
 
 class _Counting(SpanExporter):
-    """Sends by `exporter`, and counts; called by the SDK's thread. Says when it begins to fail, and when that ends."""
+    """Sends through `exporter`, and counts; called by the SDK's thread. Logs when sending begins and ceases to fail."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
@@ -210,7 +210,7 @@ def _count(environ: Mapping[str, str], name: str, default: int) -> int:
 
 
 def _carrier(parent: Context | None) -> Carrier:
-    """Empty rather than None, which would mean whatever is current."""
+    """An empty context rather than None, which would mean the current one."""
     if parent is None:
         return Carrier()
     flags = api.TraceFlags(api.TraceFlags.SAMPLED if parent.sampled else api.TraceFlags.DEFAULT)

@@ -1,7 +1,7 @@
-"""Who has fallen silent. A pure function of beats heard and the time; no I/O and no clock.
+"""Failure detection: which peers have fallen silent. A pure function of heartbeats and the time; no I/O and no clock.
 
-Invariant: nobody is called silent unless our own beats came back throughout the time in question. A process that is cut
-off, or too busy to hear itself, must not judge others: it would declare the whole fleet dead.
+Invariant: a peer counts as silent only if our own beats came back throughout the time in question. A process that is
+cut off, or too busy to hear itself, must not judge others: it would declare the whole fleet dead.
 """
 
 from dataclasses import dataclass, field

@@ -32,7 +32,7 @@ TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def token(value: str) -> str:
-    """`value` if it may stand in a subject. Raises ValueError otherwise."""
+    """Return `value` if it is allowed as a token of a subject. Raises ValueError otherwise."""
     if not TOKEN.fullmatch(value):
         msg = f"not usable in a NATS subject: {value[:80]!r}"
         raise ValueError(msg)
@@ -48,18 +48,18 @@ def job_filter(pool: str, tier: int) -> str:
 
 
 def tenant_of(job_subject: str) -> str:
-    """Whose jobs lie on a subject of `job_subject`."""
+    """The tenant of a subject that `job_subject` made."""
     return job_subject.rpartition(".")[2]
 
 
 def of_tier(counts: dict[str, int], pool: str, tier: int) -> dict[str, int]:
-    """Those of `counts`, by job subject, that are of one queue."""
+    """The entries of `counts`, by job subject, that belong to one queue."""
     prefix = job_filter(pool, tier).removesuffix("*")
     return {subject: count for subject, count in counts.items() if subject.startswith(prefix)}
 
 
 def job_subject_of_wake(subject: str) -> str:
-    """Whose wake it was: the subject under which the job lies in its queue."""
+    """The subject under which the job of a wake lies in its queue."""
     return subject.replace(".wake.", ".", 1)
 
 

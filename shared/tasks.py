@@ -1,6 +1,6 @@
-"""Background tasks with one owner: nothing runs on after its `async with`, and no failure goes unseen.
+"""Background tasks with one owner: none outlives its `async with`, and no failure goes unnoticed.
 
-For tasks that come and go while their owner lives; where a failure should end the owner, `asyncio.TaskGroup` is right.
+For tasks that come and go while their owner lives; where a failure should end the owner, use `asyncio.TaskGroup`.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ logger = log.get("tasks")
 
 
 async def keep(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-    """Do `work`, which has no end of its own, and begin it anew whenever it fails in a way that it does not know: its
-    owner serves on without it, and nobody would notice.
+    """Run `work`, which never ends by itself, and restart it whenever it fails unexpectedly: otherwise its owner would
+    serve on without it, and nobody would notice.
     """
     while True:
         try:
@@ -29,8 +29,9 @@ async def keep(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None
 
 
 async def stop(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Cancel and wait until they have ended. Asks again, because a cancellation can get lost: `asyncio.wait_for` of
-    Python 3.11 forgets one that comes at the moment its inner future is done, and nats-py is full of it.
+    """Cancel tasks and wait until they have ended. Repeats the cancellation, because one can get lost:
+    `asyncio.wait_for` of Python 3.11 drops one that comes just as its inner future is done, and nats-py uses it
+    everywhere.
     """
     while pending := [task for task in tasks if not task.done()]:
         for task in pending:
@@ -39,7 +40,7 @@ async def stop(tasks: Collection[asyncio.Task[Any]]) -> None:
 
 
 class Tasks:
-    """`failed` names the first task that ended with an exception; its owner reports itself unhealthy by it."""
+    """`failed` names the first task that ended with an exception, so that its owner can report itself unhealthy."""
 
     def __init__(self, owner: str) -> None:
         self._log = log.get(owner)

@@ -1,8 +1,8 @@
-"""Spans: what a program did for one request and how long it took, told afterwards, to whoever collects them.
+"""Spans: what a program did for one request and how long it took, recorded afterwards for a collector.
 
-Owns what a span is and whether anybody wants to know. Tracing is off unless the standard OTEL_* variables ask for it;
-then nothing is sampled, nothing of OpenTelemetry is imported, and a request has its trace id for the log alone.
-Invariant: `record` neither waits nor raises, whatever becomes of the spans.
+Owns the type of a span and whether tracing is on. It is off unless the standard OTEL_* variables ask for it; then
+nothing is sampled, nothing of OpenTelemetry is imported, and a request has a trace id for the log alone. Invariant:
+`record` neither waits nor raises, whatever happens to the spans.
 """
 
 from collections.abc import Generator, Iterable, Mapping
@@ -58,7 +58,7 @@ class Tracer(Protocol):
 
 
 class Off:
-    """A tracer that nobody listens to."""
+    """The tracer that records nothing."""
 
     exported_total = 0
     dropped_total = 0

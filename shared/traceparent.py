@@ -1,7 +1,7 @@
-"""Where a request stands in a distributed trace, as W3C Trace Context writes it: `traceparent` and `tracestate`.
+"""The position of a request in a distributed trace, as W3C Trace Context writes it: `traceparent` and `tracestate`.
 
-Owns the grammar, pure. Knows nothing of spans, of HTTP, and of who is believed. Invariant: a `Context` always has ids
-that W3C allows; what is malformed is no context, and never an error.
+Owns the grammar; pure. Knows neither spans nor HTTP, nor whose headers are trusted. Invariant: a `Context` always has
+ids that W3C allows; a malformed header gives no context, and never an error.
 """
 
 import re
@@ -36,12 +36,12 @@ class Context(msgspec.Struct, frozen=True):
         return f"00-{self.trace}-{self.span}-{'01' if self.sampled else '00'}"
 
     def child(self) -> "Context":
-        """Another span of the trace; the same one where nobody will see either."""
+        """A new span of the same trace; this very one if the trace is not sampled."""
         return Context(self.trace, ids.span_id(), True, self.state) if self.sampled else self
 
 
 def parse(parents: Sequence[str], states: Sequence[str] = ()) -> Context | None:
-    """The context that header lines tell; None unless there is exactly one `traceparent`, and a good one. A malformed
+    """The context in header lines; None unless there is exactly one `traceparent`, well-formed. A malformed
     `tracestate` alone is dropped.
     """
     found = _PARENT.fullmatch(parents[0]) if len(parents) == 1 else None

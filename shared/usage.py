@@ -1,4 +1,4 @@
-"""Usage events on their way to JetStream: each is kept and sent again until the server has stored it.
+"""Publishes usage events to JetStream: each is kept and sent again until the server has stored it.
 
 Owns the events that are not yet durable, in bounded memory. Invariant: an event leaves only by an acknowledgement; the
 stream drops repeats by `Nats-Msg-Id` (request:attempt), so sending again is always safe.

@@ -159,7 +159,7 @@ class Cancel(Message, frozen=True):
 
 
 class TierWork(Message, frozen=True):
-    """What one tier has in a worker, in sequences."""
+    """The sequences of one tier in a worker."""
 
     tier: int
     running: int
@@ -172,12 +172,12 @@ class WorkerLoad(Message, frozen=True):
     places: int  # sequences that can run at once
     tokens_free: int  # of the KV pool, above the watermark
     tokens_held: int
-    prompt_tokens_left: int  # claimed, and without a first token
-    prompt_tokens_per_s: float  # computed in steps that had prompts in them
-    step_s: float  # a step of late: one token for each running sequence
-    output_tokens_mean: float  # of a sequence that finished
-    cached_share: float  # of prompt tokens: those that the prefix cache had
-    floor_share: float  # of the service that each less urgent tier is owed
+    prompt_tokens_left: int  # of claimed jobs without a first token
+    prompt_tokens_per_s: float  # in steps that compute prompts
+    step_s: float  # recent time of a step, which gives each running sequence one token
+    output_tokens_mean: float  # per finished sequence
+    cached_share: float  # share of prompt tokens that the prefix cache had
+    floor_share: float  # share of all service that each less urgent tier is owed
     tiers: tuple[TierWork, ...]
 
 

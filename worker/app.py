@@ -1,4 +1,4 @@
-"""The worker process: settings in, a serving worker out. The only place where its parts are put together.
+"""The worker process, from its settings to a serving worker. The only place where its parts are wired together.
 
 torch is imported only for the runners that compute, so that a fake worker starts in a fraction of a second.
 """
@@ -94,7 +94,7 @@ def run(settings: WorkerSettings) -> None:
 
 
 def placed(settings: WorkerSettings) -> WorkerSettings:
-    """With the runner and the device that are chosen. Raises CannotStart."""
+    """The settings with runner and device chosen. Raises CannotStart."""
 
     def cuda_devices() -> int:
         _before_torch(settings)
@@ -107,7 +107,7 @@ def placed(settings: WorkerSettings) -> WorkerSettings:
 
 
 def load(settings: WorkerSettings, metrics: WorkerMetrics) -> tuple[Card, Runner]:
-    """The model's card and what computes it, of settings that are `placed`. Raises CannotStart."""
+    """The model's card and its runner, for settings that are `placed`. Raises CannotStart."""
     try:
         path = Path(settings.model) if settings.model else demo_model_path()
         with _warnings_logged():

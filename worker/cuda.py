@@ -1,4 +1,4 @@
-"""A model on a CUDA device: loaded, its memory divided, every kernel compiled before the worker says that it is ready.
+"""A model on a CUDA device: loads it, divides the memory, and compiles every kernel before the worker reports ready.
 
 Imported only where there is a device, since it imports torch and triton. Invariant: a kernel that is compiled later,
 in the middle of serving, is logged by name and counted.

@@ -1,7 +1,7 @@
-"""Where a worker computes, and with what: the settings `device` and `runner` put together.
+"""The choice of a worker's device and runner, from the settings `device` and `runner`.
 
-Imports no torch: it is told how many CUDA devices there are. Invariant: what comes out names a runner and the one
-device that it computes on, or is an error that says what to change.
+Does not import torch: it is told how many CUDA devices there are. Invariant: the result is a runner and the one device
+that it computes on, or an error that says what to change.
 """
 
 import re
@@ -18,7 +18,7 @@ _KIND_OF: dict[Runner, str] = {"torch": "cpu", "triton": "cuda", "fake": "cpu"}
 
 
 def is_device(device: str) -> bool:
-    """Whether it has one of the FORMS."""
+    """Whether the text has one of the FORMS."""
     return _FORM.fullmatch(device) is not None
 
 

@@ -1,4 +1,4 @@
-"""Errors of the worker's shell; the engine and model files have their own (`worker.engine.errors`, `worker.models`).
+"""Errors of the worker process; engine and model files have their own (`worker.engine.errors`, `worker.models.errors`).
 
 WorkerError
 └── CannotStart    the worker cannot serve what it was asked to; one sentence for an operator

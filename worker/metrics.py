@@ -21,19 +21,19 @@ class WorkerMetrics(Collector):
     """Of serving, empty until `watch` has been called."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
         self._steps = Histogram(
             "forebay_engine_step_seconds",
             "Time of one engine step.",
             buckets=STEP_BUCKETS_S,
-            registry=self._registry,
+            registry=self.registry,
         )
         self._preemptions = Histogram(
             "forebay_request_preemptions",
             "How often the sequences of a request gave way; more than a few say that too much is let in.",
             buckets=PREEMPTION_BUCKETS,
-            registry=self._registry,
+            registry=self.registry,
         )
         self._link: Link | None = None
         self._compiled_late = 0
@@ -49,7 +49,7 @@ class WorkerMetrics(Collector):
 
     def render(self) -> bytes:
         """The text exposition format."""
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)
 
     def collect(self) -> Iterator[Metric]:
         yield _counter("kernels_compiled_late", "Kernels compiled while serving.", self._compiled_late)

@@ -1,7 +1,7 @@
 """The worker's own HTTP port: `/metrics`, `/healthz/live`, `/healthz/ready`. For operators, never for clients.
 
-In a thread of its own, from before the model is loaded: a worker that loads is alive and not ready, and one whose event
-loop or engine hangs can still say so.
+Runs in a thread of its own, from before the model is loaded: a loading worker is alive but not ready, and one whose
+event loop or engine hangs can still report it.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""One HTTP GET to a process of the stack: is it ready, and if not, what does it say?"""
+"""The readiness probe of a process of the stack: one HTTP GET."""
 
 import http.client
 import json

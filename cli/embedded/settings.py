@@ -1,4 +1,4 @@
-"""What `forebay up` can be told, by option or by environment."""
+"""The settings of `forebay up`, by option or by environment."""
 
 from collections.abc import Mapping
 from pathlib import Path

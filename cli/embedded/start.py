@@ -1,6 +1,6 @@
 """The start of the whole stack, step by step: NATS, workers, Postgres, schema, demo tenants, then gateways.
 
-Only wiring: each step's how lives in its own module.
+Only wiring: how each step works is in its own module.
 """
 
 import asyncio

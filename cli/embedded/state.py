@@ -1,6 +1,6 @@
-"""What an `up` writes down about its processes, so that `status`, `down` and the next `up` can find them.
+"""The state file in which `up` records its processes, so that `status`, `down` and the next `up` can find them.
 
-A process is named by its id and its start time: an id alone may belong to somebody else by now.
+A process is identified by its id and its start time: an id alone may have been reused.
 """
 
 from pathlib import Path

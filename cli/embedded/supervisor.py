@@ -1,7 +1,7 @@
-"""Starts the stack in order, watches it, restarts what falls, and stops it in reverse.
+"""Starts the stack in order, watches it, restarts processes that die, and stops it in reverse order.
 
-It knows processes and their readiness, not what they say to each other. Invariants: whatever was started is stopped
-before `run` returns, however it returns; the state file names every process that may be alive.
+Knows processes and their readiness, not what they say to each other. Invariants: whatever was started is stopped before
+`run` returns, however it returns; the state file names every process that may be alive.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What the person at the terminal sees while the stack runs: finished steps as lines, the present one as a spinner."""
+"""The terminal's view of a running stack: finished steps as lines, the present one as a spinner."""
 
 import contextlib
 from collections.abc import Generator

@@ -1,7 +1,7 @@
 """The one call between a well-formed request and a worker: model, prompt, context, limits, in this order.
 
-What it returns has been encoded exactly as the model will read it and reserved in every bucket or in none. Whoever
-gets an `Admitted` must settle it once, whatever happens next. Knows nothing of HTTP and nothing of NATS.
+An `Admitted` request is encoded exactly as the model will read it, and reserved in every limit. Whoever receives it
+must settle it once, whatever happens next. A refused request is reserved in none. Knows neither HTTP nor NATS.
 """
 
 import math

@@ -1,8 +1,8 @@
 """The arithmetic of token buckets: state and time in, state out. No clock, no I/O.
 
-The Postgres functions of `migrations/versions/v0002_limiter.sql` and `v0008_limits.sql` do the same sums under row
-locks; a test runs both through one history and compares. A level is an integer in units of 1/60,000,000 token, so that
-microseconds times the limit per minute is exact at any rate.
+The Postgres functions of `migrations/versions/v0002_limiter.sql` and `v0008_limits.sql` compute the same under row
+locks; a test runs both through one history and compares them. A level is an integer in units of 1/60,000,000 token, so
+that microseconds times the limit per minute is exact at any rate.
 
 Invariants: a level never exceeds its burst; over any span, what is taken and not given back is at most one burst plus
 the refill of that span.
@@ -64,7 +64,7 @@ def refund(level: Level, claim: Claim, tokens: int) -> Level:
 
 
 def unused(claim: Claim, tokens_used: int, *, started: bool) -> int:
-    """What goes back of a claim: tokens that were not used; the request itself only if nothing ever came of it."""
+    """How much of a claim is refunded: unused tokens; the request itself only if it was never started."""
     if claim.metric == "tokens":
         return max(claim.amount - max(tokens_used, 0), 0)
     return 0 if started or tokens_used > 0 else claim.amount

@@ -1,6 +1,7 @@
 """The models whose cards this gateway has read: encoder and row in Postgres, by digest.
 
-A model is served only once it is here, and stays here when its workers go: its name is then known, but not ready.
+A model can be served only once it is in the catalog. It stays there when its workers go: its name is then known, but it
+is not ready.
 """
 
 import asyncio
@@ -56,7 +57,7 @@ class Catalog:
         return any(model.card.name == name for model in self._by_digest.values())
 
     def hides(self, usable: frozenset[uuid.UUID] | None, name: str) -> bool:
-        """Whether `name` is a model's here and none of its rows is `usable`; None: all are."""
+        """Whether `name` is a known model of which no row is in `usable` (None: every row is usable)."""
         if usable is None:
             return False
         rows = [uuid.UUID(model.id) for model in self._by_digest.values() if model.card.name == name]

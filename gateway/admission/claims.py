@@ -1,4 +1,4 @@
-"""What one demand wants of each of its limits, and the one decision over all of them. Pure.
+"""The claims of one demand on each of its limits, and the one decision over all of them. Pure.
 
 The SQL function `admit` decides by the same rules. Invariants: a refusal changes nothing; a limit in shadow mode
 refuses nobody, and one that would have refused is left as a refusal leaves it.

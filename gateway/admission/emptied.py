@@ -1,10 +1,10 @@
-"""Buckets of requests that were found empty a moment ago: a client who does not wait then costs no tokenizer and no
-round trip each time.
+"""A memory of request buckets that were just found empty, so that a client that retries without waiting costs neither
+tokenization nor a round trip to Postgres.
 
-A request takes exactly one from such a bucket, so until the time that the refusal named, every other one under the same
-limits is refused too; one that wants more of another limit may have to wait for longer still. Pure; the time comes in.
-Invariant: what is told is what was decided, for the time that is left of it; and nothing is remembered for longer than
-KEPT_US, since other gateways give requests back and limits change.
+Every request takes exactly one from such a bucket. So until the time that a refusal named, every other request under
+the same limits is refused too (and may have to wait longer for another limit). Pure; the time is passed in. Invariant:
+a refusal from memory is the one that was decided, less the time that has passed; nothing is remembered for longer than
+KEPT_US, since other gateways refund requests and limits change.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""What a client asks for, whichever endpoint it came through: checked in form, not yet against a model."""
+"""A request for generated text, of either endpoint: its form is checked, but not yet against a model."""
 
 import msgspec
 

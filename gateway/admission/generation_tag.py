@@ -1,5 +1,5 @@
-"""`{% generation %}`, with which some chat templates mark what the assistant said, for training. Here it only has to be
-passed over: what is between the tags is rendered as it is.
+"""The tag `{% generation %}`, with which some chat templates mark the assistant's text for training. Here it has no
+effect: what stands between the tags is rendered as it is.
 """
 
 from jinja2 import nodes
@@ -11,6 +11,6 @@ class GenerationTag(Extension):
     tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """What is assigned inside is not seen outside, as in the libraries that evaluate the tag."""
+        """Variables assigned inside are not visible outside, as in the libraries that evaluate the tag."""
         line = next(parser.stream).lineno
         return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)

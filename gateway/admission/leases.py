@@ -1,8 +1,8 @@
 """The open requests of this gateway and the rows of `inflight` that stand for them.
 
-A row lives as long as its lease, which this renews; when a crash of Postgres has emptied the table (its epoch is then
-another), rows are written again, once, for what is still open. So are those of requests that were admitted while
-Postgres was away. Whoever was killed renews nothing, and its rows expire.
+A row lives as long as its lease, which this module renews. When a crash of Postgres has emptied the table (recognized
+by a new epoch), the rows of what is still open are written again, once; so are those of requests that were admitted
+while Postgres was away. A gateway that was killed renews nothing, so its rows expire.
 """
 
 import uuid

@@ -1,6 +1,7 @@
-"""The limiter's words and its seam. Back ends: `pg_limiter` (exact over all gateways), `local_limiter` (grace).
+"""The limiter's interface and its types. Back ends: `pg_limiter` (exact over all gateways) and `local_limiter` (used
+while Postgres is away).
 
-Null means unlimited and zero means none allowed; the two are answered before any arithmetic.
+A limit of null is unlimited, a limit of zero allows nothing; both are decided before any arithmetic.
 """
 
 import uuid
@@ -55,7 +56,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """What one request wants to reserve, over all of its limits or none."""
+    """What one request wants to reserve, in all of its limits or in none."""
 
     request_id: uuid.UUID
     tenant_id: uuid.UUID
@@ -72,7 +73,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Used(msgspec.Struct, frozen=True):
-    """What became of a reservation."""
+    """What was used of a reservation."""
 
     tokens: int
     cost_micro: int = 0

@@ -1,4 +1,4 @@
-"""All of an admission that is the same under the same limits, as the SQL function `admit` takes it. Pure."""
+"""The arguments of the SQL function `admit` that are the same for all requests under the same limits. Pure."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -25,7 +25,7 @@ class Prepared:
 
     @classmethod
     def of(cls, demand: Demand) -> Self:
-        """For all demands with the limits of this one."""
+        """The arguments that all demands with the limits of this one share."""
         blocked = claims.blocked(demand)
         wanted = Claims((), (), ()) if blocked else claims.of(demand)
         buckets, caps = wanted.buckets, wanted.caps
@@ -49,7 +49,7 @@ class Prepared:
         )
 
     def arguments(self, demand: Demand, gateway_id: str, lease_ms: int) -> tuple[object, ...]:
-        """Those of `admit`, in its order."""
+        """All arguments of `admit`, in its order."""
         keys, per_minute, burst, enforced = self.buckets
         return (
             demand.request_id,

@@ -1,4 +1,4 @@
-"""What a request may cost at most: the seam to the price list."""
+"""The interface to the price list: what a request may cost at most."""
 
 import uuid
 from typing import Protocol

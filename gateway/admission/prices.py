@@ -1,7 +1,7 @@
-"""What a request can cost at most: prices as this gateway last read them, for reserving against budgets.
+"""The most that a request can cost, by the prices that this gateway last read, for reservations against budgets.
 
-Owns the cache, which is read again when it is told of a change; while Postgres is away what was read last goes on.
-Looks for no changes itself. Makes no bills: what an event costs is decided where it is booked.
+Owns a cache of prices, which it reads again when it is told of a change; while Postgres is away, it keeps the last
+ones. Does not look for changes itself, and bills nothing: the cost of an event is decided where it is booked.
 """
 
 import asyncio

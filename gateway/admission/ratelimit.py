@@ -1,6 +1,6 @@
-"""How a limiter's decision is told to the client: `x-ratelimit-*` headers, and the refusal.
+"""A limiter's decision as the client sees it: `x-ratelimit-*` headers, and the error of a refusal.
 
-For each metric the tightest bucket speaks, and the one that refused before all others. Durations are written as OpenAI
+The headers of a metric show its bucket with the least left, or the one that refused. Durations are written as OpenAI
 writes them: `850ms`, `6.5s`, `1m30s`.
 """
 
@@ -31,7 +31,7 @@ def headers(decision: Decision) -> dict[str, str]:
 
 
 def refusal(decision: Decision, asked: int) -> GatewayError:
-    """The error of a refused `decision`; `asked` is how much of what refused was wanted."""
+    """The error of a refused `decision`; `asked` is the amount that the refusing limit was asked for."""
     state = decision.refused
     assert state is not None
     numbers = f"Limit {state.limit}{_burst(state)}, used {state.used}, requested {asked}."

@@ -1,9 +1,9 @@
-"""Starts and settlements on their way to Postgres: batched, retried until they arrive, bounded.
+"""Starts and settlements on their way to Postgres: in batches, retried until they arrive, in bounded memory.
 
-While one batch is written the next gathers, so a busy gateway writes few large batches and an idle one settles at
-once. Starts wait a moment for company, since nobody waits for them; of a request that ends before, having used
-something, the start is not written at all: its settlement says as much. What does not fit or never arrives is refunded
-in full when its lease expires.
+While one batch is written the next one fills, so a busy gateway writes few large batches and an idle one settles at
+once. Starts are held back for a moment to fill a batch, since nobody waits for them; if the request meanwhile ends with
+something used, its start is not written at all, because the settlement implies it. What does not fit or never arrives
+is refunded in full when its lease expires.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class Settling:
             self._gathering = asyncio.get_running_loop().call_later(GATHER_S, self._have_starts_written)
 
     def put(self, request_id: uuid.UUID, used: Used) -> "asyncio.Future[None]":
-        """Resolved once the settlement is in Postgres. The first amount for a request holds."""
+        """A future that resolves when the settlement is in Postgres. Only the first amount for a request counts."""
         waiting = self._waiting.get(request_id)
         if waiting is not None:
             return waiting[1]
@@ -77,7 +77,7 @@ class Settling:
                     await asyncio.sleep(RETRY_S)
 
     async def drain(self, timeout_s: float) -> None:
-        """Wait for all settlements that are pending, at most so long."""
+        """Wait for all pending settlements, at most so long."""
         pending = [done for _, done in self._waiting.values()]
         if pending:
             await asyncio.wait(pending, timeout=timeout_s)

@@ -1,8 +1,8 @@
-"""What holds for one key and one model, worked out once and kept until either changes: limits, sizes, and all of a job
-that is the same for each request.
+"""What is the same for every request of one key for one model: limits, sizes, and the constant part of a job. Worked
+out once, and kept until the key or the model changes.
 
-Pure. Invariant: a standing is used only for the very principal and model that it was made from, so that a change which
-is obeyed by them is obeyed here.
+Pure. Invariant: a standing is used only with the very principal and model objects that it was made from, so a change
+that replaces either replaces it.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
-"""What both endpoints do with a request: key, place, body, admission, dispatch, answer, in this order.
+"""One request to either endpoint, from key to last byte: key, place at the gate, body, admission, dispatch, answer.
 
-Beside Litestar and not in it (docs/adr/0019). Nothing of the body is looked at before the key is known to be good. The
-client is watched from the moment its body is there; when it hangs up, everything that was begun for it ends. What was
-taken for a request is given back before its last bytes are sent.
+Runs beside Litestar, not in it (docs/adr/0019). The body is not looked at before the key is known to be good. From then
+on the client is watched, and when it hangs up, everything that was begun for it is cancelled. What a request reserved
+is given back before its last bytes are sent.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ class Answers:
         visit.end(error)
 
     async def _served(self, visit: Visit, scope: Scope, receive: Receive, send: Send) -> bytes | None:
-        """The answer as a whole; None if it has been streamed. Raises GatewayError."""
+        """The whole answer, or None if it has been streamed. Raises GatewayError."""
         principal, data = await self._let_in(visit, scope, receive)
         try:
             terms = patience.terms(scope, principal.tier_bounds)
@@ -113,7 +113,7 @@ class Answers:
         return None
 
     async def _let_in(self, visit: Visit, scope: Scope, receive: Receive) -> tuple[Principal, bytes]:
-        """Whoever asks, and the body, with a place taken at the gate. Raises GatewayError, with none taken."""
+        """The caller and the body, with a place taken at the gate. Raises GatewayError; then no place is taken."""
         gate, settings, inside = self._services.gate, self._settings, False
         try:
             principal = await guards.inference(scope, self._services)
@@ -138,7 +138,7 @@ class Answers:
         return asked, endpoint.parse(asked)
 
     async def _begin(self, visit: Visit, principal: Principal, generation: Generation, terms: Terms) -> Exchange:
-        """Admit and dispatch. The exchange is `visit`'s before anybody can lose it."""
+        """Admit and dispatch. `visit` notes the exchange before anything can fail, so that it is always closed."""
         services = self._services
         if terms.retry:
             services.metrics.client_retries.labels(visit.model).inc()

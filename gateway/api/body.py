@@ -1,9 +1,9 @@
 """Reading and decoding a request's body: bounded in bytes, time and nesting; every fault is a GatewayError.
 
-A request may be refused before its body has arrived. What the client is still sending is then read and thrown away
-for a while, in constant memory: most clients read no answer before they have sent everything, and a connection whose
-body was left lying is closed under the client's next request. Who waits to be told to send it (`Expect: 100-continue`)
-is told the refusal instead.
+A request may be refused before its body has arrived. The rest of the body is then read and discarded for a while, in
+constant memory: most clients do not read an answer before they have sent everything, and a connection with an unread
+body would be closed under the client's next request. A client that waits for permission to send (`Expect:
+100-continue`) gets the refusal instead.
 """
 
 import asyncio
@@ -66,8 +66,8 @@ async def read(scope: Scope, receive: Receive, *, bytes_max: int, seconds: float
 
 
 async def refuse(scope: Scope, receive: Receive, error: GatewayError) -> None:
-    """Throw away what a request still sends that `error` refuses, and end its connection if it does not stop, or waits
-    to be told to begin.
+    """Discard the rest of the body of a request that `error` refuses, and have its connection closed if the body does
+    not end, or if the client still waits for permission to send it.
     """
     if isinstance(error, BodyTimeout) or _waits_to_send(scope) or not await _discard(receive):
         error.headers["connection"] = "close"
@@ -154,7 +154,7 @@ def _waits_to_send(scope: Scope) -> bool:
 
 
 async def _part(receive: Receive) -> tuple[bytes, bool]:
-    """What has come of the body, and whether more does. Raises ClientGone."""
+    """The next part of the body, and whether more follows. Raises ClientGone."""
     message = await receive()
     if message["type"] == "http.disconnect":
         raise ClientGone("The client closed the connection before it had sent its body.")

@@ -1,4 +1,4 @@
-"""The dialect of /v1/chat/completions."""
+"""How /v1/chat/completions writes its answers."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""The dialect of /v1/completions."""
+"""How /v1/completions writes its answers."""
 
 from codecs import utf_8_decode
 from collections.abc import Iterable
@@ -34,7 +34,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Offset:
-    """Where the next token of a choice begins, in characters: for the rest of a character, where that begins."""
+    """Where the next token of a choice begins, in characters. A token that continues a character begins where that
+    character does.
+    """
 
     def __init__(self) -> None:
         self._at = 0

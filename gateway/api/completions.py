@@ -23,5 +23,5 @@ ENDPOINT = Endpoint(
 
 @post(ENDPOINT.path, status_code=200)
 async def create_completion(services: NamedDependency[Services]) -> ASGIApp:
-    """For the path in other spellings, a slash too many say: as it is written here, `Front` serves it."""
+    """Serves other spellings of the path, such as one with a trailing slash; `Front` serves this very one."""
     return Answers(services, ENDPOINT)

@@ -1,6 +1,6 @@
 """The only place that turns errors into responses: OpenAI's body and headers.
 
-A stream that has begun has no status left to tell an error by: `gateway.api.answer` sends the same object as an event.
+A stream that has begun has already sent its status, so `gateway.api.answer` sends the same object as an event.
 """
 
 import math
@@ -34,7 +34,7 @@ class ErrorAnswer(msgspec.Struct, frozen=True):
 
 
 def encode(error: GatewayError) -> bytes:
-    """The JSON object that says `error`, in a response as in an event."""
+    """The JSON object `{"error": ...}`, for a response or an event."""
     message = error.message[:MESSAGE_CHARS_MAX]
     return _encoded(ErrorBody(message=message, type=error.type, param=error.param, code=error.code))
 
@@ -61,7 +61,7 @@ def on_gateway_error(_: Request[Any, Any, Any], error: GatewayError) -> Response
 
 
 def on_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
-    """What Litestar itself refuses: an unknown path, a wrong method."""
+    """The response to what Litestar itself refuses: an unknown path, a wrong method."""
     message = f"{request.method} {request.url.path[:200]}: {error.detail[:200]}"
     body = ErrorBody(message=message, type="invalid_request_error" if error.status_code < 500 else "server_error")
     content = _encoded(body)
@@ -75,7 +75,7 @@ def on_unexpected(request: Request[Any, Any, Any], error: Exception) -> Response
 
 
 def unexpected(error: Exception, *, request: str, trace: str, retry: bool | None = None) -> GatewayError:
-    """What a client is told of a fault of ours, which is logged."""
+    """The client's view of a bug, which is logged with its traceback."""
     logger.error("request.crashed", request=request, trace=trace, exc_info=error)
     return GatewayError(UNEXPECTED, retry=retry)
 

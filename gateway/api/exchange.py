@@ -1,7 +1,7 @@
 """One admitted request, from dispatch to settlement.
 
-Owns the open stream of chunks and the reservation. Whatever happens, closing it cancels what still runs and settles
-what was used, once. Knows nothing of HTTP; an exchange that was never finished was cancelled.
+Owns the open stream of chunks and the reservation. Closing an exchange cancels what still runs and settles what was
+used, once, whatever has happened; one that is closed before its end counts as cancelled. Knows nothing of HTTP.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ FIRST_CHUNK_S = 10.0  # how long an accepted request may still fail with a statu
 
 
 class Exchange:
-    """Holds the reservation from its making until `close`, `open` or not."""
+    """Holds the reservation from its creation until `close`, whether or not `open` was called."""
 
     def __init__(
         self, admitted: Admitted, *, admission: Admission, dispatcher: Dispatcher, metrics: Metrics, arrived_s: float

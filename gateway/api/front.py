@@ -1,7 +1,7 @@
-"""The whole of what listens: the two endpoints that serve tokens, and Litestar for everything else.
+"""The ASGI application of a gateway: passes the two token endpoints to `Answers`, and everything else to Litestar.
 
-Knows nothing of either but paths. A request for tokens spends no time on routing, request objects and middleware that
-it has no use for (docs/adr/0019); wrong methods, other spellings and other paths are Litestar's to answer.
+Knows only their paths. Requests for tokens thus spend no time on routing, request objects and middleware that they do
+not need (docs/adr/0019); wrong methods, other spellings and other paths are answered by Litestar.
 """
 
 from collections.abc import Awaitable

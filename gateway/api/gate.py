@@ -1,7 +1,7 @@
-"""How many requests this process serves at once, and whether it takes new ones.
+"""The gate: how many requests this process serves at once, and whether it accepts new ones.
 
-Knows nothing of what a request is. Every request holds one place from when its key is known to be good until nothing
-is computed for it any more, so that nobody's work is cut off by leaving; the server sends what is written by then.
+Knows nothing of what a request is. A request holds one place from when its key is known to be good until nothing is
+computed for it any more, so a drain that waits for all places cuts off nobody's work.
 """
 
 import asyncio

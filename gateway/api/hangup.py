@@ -1,7 +1,7 @@
 """Noticing that a client has hung up while we work for it.
 
-Once the body has been read, `receive()` stays pending until the connection closes. One call of it is kept waiting for
-as long as the request lives; when it tells of the end, the task that works for the client is cancelled, wherever it is.
+Once the body has been read, `receive()` stays pending until the connection closes. One call of it waits for as long as
+the request lives; when it returns, the task that works for the client is cancelled, wherever it is.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class Hangup:
             self._task.cancel()
 
     def explains_cancel(self) -> bool:
-        """Whether the CancelledError that was just caught is of our making alone; it is over then."""
+        """Whether the CancelledError that was just caught came from here alone. If so, it is uncancelled."""
         return self._happened and self._task.uncancel() <= self._cancels_before
 
     def stop(self) -> None:

@@ -1,5 +1,5 @@
-"""How long a client waits and how often it has come, as its own headers say. Both are hearsay: what cannot be read is
-taken for unsaid, and what can only shortens the sender's own wait.
+"""How long a client waits, and whether it retries, as its own headers say. Neither is trusted: a malformed value is
+ignored, and a well-formed one can only shorten its sender's own wait.
 
 The official clients send `x-stainless-read-timeout` (seconds of silence after which they give up) and
 `x-stainless-retry-count` (0 at the first try).

@@ -1,7 +1,7 @@
-"""What is done with every documented field of both endpoints: honoured, ignored or refused. The one place that says so.
+"""Whether each documented field of both endpoints is honoured, ignored or refused. The one place that says so.
 
-`gateway.api.parse` takes its refusals from here, docs/api.md shows the same table, and tests hold both, and the fields
-of `gateway.api.schemas`, against it. Null is always as if the field were not there.
+`gateway.api.parse` takes its refusals from here, and docs/api.md shows the same table; tests compare both, and the
+fields of `gateway.api.schemas`, with it. Null always means the same as leaving the field out.
 """
 
 from dataclasses import dataclass
@@ -94,6 +94,6 @@ REFUSED: Final = {field: policy for field, policy in {**COMPLETION, **CHAT}.item
 
 
 def refusal(field: str) -> InvalidRequest:
-    """Of a field that asks for something."""
+    """The error for a refused field whose value is not neutral."""
     message = f"{field} is not supported yet: {REFUSED[field].note}."
     return InvalidRequest(message, param=field, code="unsupported_parameter")

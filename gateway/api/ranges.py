@@ -1,6 +1,6 @@
-"""What the numbers and lists of a body may be, as far as that can be told without a model.
+"""The ranges of the numbers and lists in a body, as far as they do not depend on the model.
 
-Null is always the default. Every refusal is an InvalidRequest that names the field in `param`.
+Null always means the default. Every refusal is an InvalidRequest that names the field in `param`.
 """
 
 from typing import Any

@@ -1,8 +1,8 @@
-"""The request's id: drawn here, never taken from the client, on every response, error and stream as `x-request-id`,
-beside the id of its trace.
+"""The request id: drawn here, never taken from the client, and sent with every response, error and stream as
+`x-request-id`, beside the id of its trace.
 
-It is also the key of the request's usage event, so that a client can name what it was billed for. A client's own id is
-noted beside it in the log, if it looks like one.
+It is also the key of the request's usage event, so a client can name what it was billed for. A client's own id is
+logged beside it if it is well-formed.
 """
 
 import re
@@ -41,7 +41,7 @@ def header_lines(request: str, trace: str) -> list[tuple[bytes, bytes]]:
 
 
 async def add_header(message: Message, scope: Scope) -> None:
-    """A `before_send` hook, for answers that do not tell their id themselves."""
+    """A `before_send` hook, for responses that do not carry the header yet."""
     if message["type"] == "http.response.start" and all(name != REQUEST_HEADER for name, _ in message["headers"]):
         told = header_lines(str(request_id(scope)), tracing.trace_id(scope))
         message["headers"] = [*message["headers"], *told]

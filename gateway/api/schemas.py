@@ -1,7 +1,7 @@
 """The bodies of requests, field for field as OpenAI documents them.
 
-Decoding settles types, `gateway.api.parse` and `ranges` the rest; `gateway.api.policy` says what becomes of each field.
-A field that is not listed is refused by its name. Fields of type Raw are not looked into while decoding.
+Decoding checks types; `gateway.api.parse` and `ranges` check the rest; `gateway.api.policy` says what each field does.
+A field that is not listed is refused by its name. Fields of type Raw are not decoded here.
 """
 
 import msgspec

@@ -1,8 +1,8 @@
 """The spans of a request in this gateway: the call itself, its admission, and its inference by a worker.
 
-Owns their names and attributes, by OpenTelemetry's conventions for HTTP servers and for generative AI, and by words of
-ours that begin with `forebay.`. Invariant: ids, counts, words of ours and names of models that are served; nothing else
-of a client's.
+Owns their names and attributes: OpenTelemetry's conventions for HTTP servers and generative AI, and our own under
+`forebay.`. Invariant: they hold ids, counts, constants of ours and names of served models, and nothing else that a
+client sent.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ PROVIDER: Final = "forebay"
 
 
 def spans(visit: Visit, error: BaseException | None, *, path: str, operation: str, now_s: float) -> Iterator[Span]:
-    """Of a sampled request, once it has ended; `error` is what was raised."""
+    """The spans of a sampled request that has ended; `error` is what was raised."""
     outcome = visit.outcome if error is None else errors.outcome(error)
     status = 200 if error is None or visit.answering else _status(error)
     failed = status is not None and (status >= 500 or (status == 200 and outcome not in {OK, GONE}))

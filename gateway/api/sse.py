@@ -1,7 +1,7 @@
-"""Server-sent events: bytes that somebody else encodes, sent as fast as the client takes them.
+"""Server-sent events: sends bytes that are already encoded, as fast as the client reads them.
 
-Owns what silence means on a stream. Whoever does not speak for a while sends a comment, and a client that takes nothing
-for a while is cut off as if it had hung up: a server that is blocked in `send` would not notice either by itself.
+Owns the two timeouts of a stream: after some silence of ours a comment is sent, and a client that reads nothing for a
+while is cut off as if it had hung up, which a server that is blocked in `send` would not notice by itself.
 """
 
 import asyncio

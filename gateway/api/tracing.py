@@ -1,7 +1,7 @@
-"""The trace that a request belongs to: its caller's, if that says so in W3C's words, else one of its own.
+"""The trace that a request belongs to: the caller's, if it sends a W3C `traceparent`, else a new one.
 
-Every response tells it as `x-trace-id`, beside the request's id, and every line of the log that concerns the request.
-What a caller sends is an id and, for other systems, a state: malformed, or with a secret in it, it is ignored.
+Every response has its id as `x-trace-id`, beside the request's id, and so has every line of the log that concerns the
+request. A caller's `traceparent` or `tracestate` that is malformed, or holds a secret, is ignored.
 """
 
 from typing import Final, cast
@@ -18,7 +18,7 @@ STATE_KEY: Final = "trace"
 
 
 def caller(scope: Scope) -> Context | None:
-    """The span that `scope`'s request is a part of for whoever sent it."""
+    """The caller's span, of which `scope`'s request is a child; None if it named none."""
     parents = headers.values(scope, b"traceparent")
     if not parents:
         return None

@@ -1,7 +1,7 @@
 """What is remembered of one request for its line in the log and its count in the metrics.
 
-Made with the request's first line and ended after its work, whether that came to a refusal, an answer or the end of a
-stream, so each request is logged once and counted once. Never a prompt, an answer or a key.
+Created when the request arrives, and ended after its work, whether with a refusal, an answer or the end of a stream, so
+each request is logged once and counted once. Holds no prompt, no answer and no key.
 """
 
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ logger = log.get("gateway.api")
 
 @dataclass(slots=True)
 class Visit:
-    """`outcome` stands until somebody knows better: a stream that nobody finished was left by its client."""
+    """`outcome` is GONE until it is known: a stream that was not finished was left by its client."""
 
     metrics: Metrics
     trace: Context

@@ -1,8 +1,7 @@
-"""Where a request came from: its peer, or whom trusted proxies say that they speak for.
+"""The address that a request came from: its peer's or, behind trusted proxies, the one that they forward for.
 
-Pure. `X-Forwarded-For` is believed from the right end on, for as long as whoever wrote the entry is a trusted proxy;
-what anybody else wrote there is as good as invented. Invariant: an address that cannot be told for sure is None,
-which is in no network.
+Pure. `X-Forwarded-For` is read from the right end, for as long as the entry's author is a trusted proxy; what others
+wrote there is ignored. Invariant: an address that cannot be determined for sure is None, which is in no network.
 """
 
 from collections.abc import Sequence
@@ -17,14 +16,14 @@ MAPPED: Final = 96  # bits before the IPv4 address in ::ffff:192.0.2.1
 
 
 def network(text: str) -> Network:
-    """An IPv4 network in IPv6's spelling is that IPv4 network, as such an address is. Raises ValueError."""
+    """Parse a network; one of IPv4-mapped IPv6 addresses becomes that IPv4 network. Raises ValueError."""
     found = ip_network(text)
     mapped = getattr(found.network_address, "ipv4_mapped", None)
     return found if mapped is None or found.prefixlen < MAPPED else ip_network((mapped, found.prefixlen - MAPPED))
 
 
 def networks(text: str) -> tuple[Network, ...]:
-    """The networks of a list with commas. Raises ValueError for one that is none."""
+    """Parse a comma-separated list of networks. Raises ValueError."""
     return tuple(network(part.strip()) for part in text.split(",") if part.strip())
 
 

@@ -1,7 +1,7 @@
-"""The Authorization header: its values to one well-formed key, or a refusal.
+"""From the values of the Authorization header to one well-formed key, or a refusal.
 
-RFC 9110 11.1: the scheme's name has no case, the credentials do. Two headers are refused in whatever order, because
-another program on the way may have read the other one.
+The scheme's name is not case-sensitive, the credentials are (RFC 9110 11.1). Two headers are refused, because a program
+on the way may have read the other one.
 """
 
 from gateway.auth import keys
@@ -12,7 +12,7 @@ CHALLENGE = {"www-authenticate": "Bearer"}
 
 
 def refused() -> InvalidKey:
-    """One answer for malformed, unknown, revoked and expired: it says nothing about which keys exist."""
+    """The same error for a malformed, unknown, revoked or expired key: it does not reveal which keys exist."""
     return InvalidKey("Incorrect API key provided.", headers=CHALLENGE)
 
 

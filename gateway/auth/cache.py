@@ -1,7 +1,7 @@
-"""Keys as they were last read, and ids that were found to be nobody's. Bounded; the caller reads and tells the time.
+"""A bounded cache of keys as they were last read, and of ids that no key has. Reads nothing and no clock itself.
 
-Invariant: what was read before a change was noticed is never taken for fresh after it. A read therefore begins with
-`generation` and is stored under it; if changes came in between, the entry starts stale.
+Invariant: an entry that was read before a change was noticed is never fresh after it. So a read begins with
+`generation` and is stored under it; if a change was noticed in between, the entry starts stale.
 """
 
 import uuid
@@ -62,9 +62,7 @@ class KeyCache(Generic[V]):
             self._unknown.popitem(last=False)
 
     def invalidate(self, changed: Changed) -> None:
-        """Entries of these tenants are read again at their next use, and so is every unknown id: a change may have
-        been the making of that key.
-        """
+        """Mark these tenants' entries as stale, and every unknown id too: the change may have created that key."""
         if not changed:
             return
         self.generation += 1

@@ -1,8 +1,8 @@
-"""Which tenants' rows have changed since the last look, whoever changed them and whenever they committed.
+"""Which tenants' rows have changed since the last poll, whoever changed them and whenever they committed.
 
-Sequence numbers and times are not in commit order, so a cursor on them skips late commits. Each look instead asks for
-every row whose transaction is not older than the oldest one that was still open at the look before, and leaves out
-the rows that were already told.
+Sequence numbers and times are not in commit order, so a cursor over them skips late commits. Each poll instead asks for
+every row whose transaction is not older than the oldest one that was open at the poll before, and leaves out the rows
+that were already reported.
 """
 
 import uuid
@@ -29,8 +29,8 @@ class Changes:
         self._looked_s = 0.0
 
     async def look(self, now_s: float) -> Changed:
-        """Tenants with changes since the last look; `ALL` the first time, after a long gap, and when too many. A look
-        that fails changes nothing.
+        """Tenants with changes since the last call; `ALL` the first time, after a long gap, and when there are too
+        many. A call that fails changes nothing.
         """
         since = 0 if self._since is None else self._since
         xmin, found = await queries.changes_since(self._engine, since, rows_max=ROWS_MAX + 1)

@@ -1,4 +1,4 @@
-"""Who may do what. Handlers call these first, before they look at a body."""
+"""Who may do what. Handlers call these first, before they read a body."""
 
 from typing import Final
 
@@ -18,8 +18,8 @@ ONLY_INFERENCE: Final = frozenset({INFERENCE})
 
 
 async def caller(scope: Scope, services: Services) -> Principal:
-    """Whoever the Authorization header names, from where that key may be used. Raises InvalidKey, Unavailable,
-    Forbidden.
+    """The principal of the Authorization header, if its key may be used from this address. Raises InvalidKey,
+    Unavailable, Forbidden.
     """
     principal = await services.principals.resolve(headers.values(scope, b"authorization"))
     if principal.networks is not None and not address.is_in(origin(scope, services), principal.networks):
@@ -36,8 +36,8 @@ async def inference(scope: Scope, services: Services) -> Principal:
 
 
 async def administrator(scope: Scope, services: Services, *, changes: bool) -> Principal:
-    """A caller that may read what administrators see and, if it `changes` something, change it. Raises InvalidKey,
-    Unavailable, Forbidden.
+    """A caller that may read administrators' data or, with `changes`, change it. Raises InvalidKey, Unavailable,
+    Forbidden.
     """
     principal = await caller(scope, services)
     if ADMIN not in principal.scopes and (changes or ADMIN_READ not in principal.scopes):

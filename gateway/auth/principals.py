@@ -1,9 +1,8 @@
 """From an Authorization header to the Principal who sent it, without a database round trip for a known key.
 
-Owns the cache of keys and how it is kept true. Knows nothing of HTTP but the header's values. Invariants: a database
-that cannot be asked is never a refusal (`Unavailable`) and never a permission (an unknown key is not let in); a
-change in Postgres is obeyed within a poll (500 ms) and a read. While Postgres is away known keys are served as they
-were last read.
+Owns the cache of keys and how it is kept current. Knows nothing of HTTP but the header's values. Invariants: while the
+database cannot be reached, an unknown key is neither refused (the error is `Unavailable`, not `InvalidKey`) nor let in,
+and known keys are served as they were last read; a change in Postgres is obeyed within a poll (500 ms) and a read.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""The last day on which each key was used, written once a day and key and never in a request's own time.
+"""The last day on which each key was used: written once per key and day, and never while a request waits.
 
-Days are UTC's. A use is told to Postgres within FLUSH_S; what a killed gateway had not told yet is lost, and told by
-the key's next use. Invariant: what is remembered is bounded by KEYS_MAX; over it, keys are told again.
+Days are in UTC. A use is written to Postgres within FLUSH_S; what a killed gateway had not written is lost until the
+key's next use. Invariant: at most KEYS_MAX keys are remembered; beyond them, keys are written again.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class KeyUses:
         await self.flush()
 
     async def flush(self) -> None:
-        """Tell what waits. Keeps it while Postgres is away."""
+        """Write what waits. Keeps it while Postgres is away."""
         if not self._waiting:
             return
         telling = dict(self._waiting)

@@ -1,6 +1,6 @@
-"""Corrections of bills. An event never changes: what was billed wrongly is put right by a line of its own beside it.
+"""Corrections of bills. An event never changes: a wrong bill is corrected by a line of its own.
 
-Invariant: the budgets of the event's month count what was adjusted, from the moment at which the line is there.
+Invariant: the budgets of the event's month count an adjustment from the moment it is committed.
 """
 
 import uuid

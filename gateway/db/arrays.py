@@ -1,8 +1,8 @@
-"""Arrays as Postgres reads them, for statements that cast them: `$1::text::bigint[]`.
+"""Arrays as text that Postgres casts: `$1::text::bigint[]`.
 
-The driver asks each element of an array that it encodes itself twice whether it is a sequence, through an ABC: that was
-a tenth of all calls of a request. Invariant: elements are numbers, truth values, times, ids and words of ours; none has
-a comma, a brace, a quote or a backslash.
+When the driver encodes an array itself, it checks each element twice for being a sequence, through an ABC: that was a
+tenth of all calls of a request. Invariant: elements are numbers, booleans, times, ids and constants of ours; none has a
+comma, a brace, a quote or a backslash.
 """
 
 from collections.abc import Iterable

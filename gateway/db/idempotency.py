@@ -1,7 +1,7 @@
-"""Answers to calls that name themselves, so that a repeat is answered and not done again.
+"""Stored answers of calls with an Idempotency-Key, so that a repeat is answered and not done again.
 
-A call claims its name for as long as its transaction lasts; the answer is a row of the same transaction. So whoever
-finds no row and has the claim knows that nothing was done, also after a crash, and nothing ever stays claimed.
+A call claims its key for as long as its transaction lasts, and its answer is a row of the same transaction. So whoever
+has the claim and finds no row knows that nothing was done, even after a crash, and no claim outlives its call.
 """
 
 import uuid
@@ -22,7 +22,7 @@ _KEPT_SINCE: Final = func.now() - text(f"interval '{KEPT_H} hours'")
 
 @dataclass(slots=True, frozen=True)
 class Owner:
-    """Whose name for a call it is, and the name."""
+    """An Idempotency-Key, and the API key that uses it."""
 
     tenant_id: uuid.UUID
     key: str
@@ -36,13 +36,13 @@ class Stored:
 
 
 async def claim(connection: AsyncConnection, owner: Owner) -> bool:
-    """Hold the name until the transaction ends. False while another one holds it."""
+    """Claim the key until the transaction ends. False while another transaction has it."""
     name = func.hashtextextended(f"{owner.tenant_id}:{owner.key}", 0)
     return bool((await connection.execute(select(func.pg_try_advisory_xact_lock(name)))).scalar_one())
 
 
 async def find(connection: AsyncConnection, owner: Owner) -> Stored | None:
-    """The answer that was kept under the name in the last KEPT_H hours."""
+    """The answer that was stored under the key in the last KEPT_H hours."""
     asked = select(answers).where(
         answers.c.tenant_id == owner.tenant_id, answers.c.key == owner.key, answers.c.created_at >= _KEPT_SINCE
     )
@@ -51,7 +51,7 @@ async def find(connection: AsyncConnection, owner: Owner) -> Stored | None:
 
 
 async def keep(connection: AsyncConnection, owner: Owner, *, fingerprint: bytes, status: int, body: bytes) -> None:
-    """In place of one that is too old. Some of everybody's that are too old are forgotten."""
+    """Store an answer, replacing one that has expired. Also deletes some expired answers of any owner."""
     old = select(answers.c.tenant_id, answers.c.key).where(answers.c.created_at < _KEPT_SINCE)
     old = old.limit(FORGOTTEN_MAX).with_for_update(skip_locked=True)  # whoever else forgets does not wait for us
     await connection.execute(delete(answers).where(tuple_(answers.c.tenant_id, answers.c.key).in_(old)))

@@ -1,9 +1,9 @@
-"""Connections that go from one statement straight to the next, for what every request waits for.
+"""Connections that are kept between statements, for the statements that every request waits for.
 
-Taking a connection from the driver's pool and handing it back costs two tasks and as much processor time as the
-statement itself (docs/log.md), so what is busy keeps a few. Knows no statement of ours. Invariant: a connection is kept
-only after a statement that ended well, and not for long without one: what lies between may have forgotten it and say
-nothing. Whatever else happens to it is left to the pool, which knows how to mend it.
+Taking a connection from the driver's pool and returning it costs two tasks and as much processor time as the statement
+itself (docs/log.md), so busy users keep a few. Knows no statement of ours. Invariant: a connection is kept only after a
+statement that succeeded, and not for long while idle, since a middlebox may drop it silently. In every other case it
+goes back to the pool, which can recover it.
 """
 
 import asyncio
@@ -21,9 +21,7 @@ RELEASE_S: Final = 0.25  # for the server to confirm that a statement was cut of
 
 
 class Lanes:
-    """At most `width` statements at a time; the others wait. Keeps connections only inside its `async with`, so that
-    one that was never entered leaves the pool as it was.
-    """
+    """Runs at most `width` statements at a time; others wait. Connections are kept only inside its `async with`."""
 
     def __init__(self, pool: asyncpg.Pool, width: int) -> None:
         assert width >= 1
@@ -92,7 +90,7 @@ class Lanes:
 
 
 def _left_s(until_s: float) -> float:
-    """Never 0, which would be no time at all."""
+    """The remaining time, above 0."""
     return max(until_s - time.monotonic(), 0.001)
 
 

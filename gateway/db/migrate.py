@@ -1,4 +1,4 @@
-"""Brings a database to the schema that this program was written for, and says when it is not there.
+"""Migrates a database to the schema that this program was written for, and checks whether it has that schema.
 
 Invariant: a database is at one revision or another, never between. All pending revisions run in one transaction that
 holds an advisory lock of the transaction's own, which also holds through a pooler in transaction mode; so a killed

@@ -1,4 +1,4 @@
-"""The driver's own pools for the hot path, and what a Postgres that cannot answer looks like.
+"""The driver's own connection pools, for the hot path, and the exceptions that mean that Postgres cannot answer.
 
 One pool per use, so that a ledger that catches up cannot starve admissions. A pool connects when it is first used.
 """

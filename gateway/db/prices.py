@@ -1,7 +1,7 @@
 """Prices: set, ended and listed. Each model has one at any time for each plan, or for all plans without their own.
 
-What bills were made by does not change: a price begins and ends in the future or now, and only where there was none may
-one begin in the past.
+A price that bills were made with does not change: prices begin and end now or in the future; one may begin in the past
+only for a time that had none.
 """
 
 import uuid

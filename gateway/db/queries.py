@@ -1,4 +1,4 @@
-"""What the gateway asks the catalogue while it serves: a key with all that it may do, what changed, a model's row.
+"""The gateway's queries while it serves: a key with its permissions and limits, what has changed, a model's row.
 
 Statements in SQLAlchemy Core; each function is one transaction. Raises what `pools.AWAY` and SQLAlchemy's `DBAPIError`
 name when Postgres cannot answer.
@@ -30,7 +30,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TierBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a tier's requests may wait, and how many. None is no bound of its own."""
+    """How long requests of a tier may wait, and how many may. None is unbounded."""
 
     wait_ms_max: int = 60_000  # from arrival until a worker has started it
     first_token_ms_max: int | None = None  # that load may add before the first token

@@ -1,9 +1,9 @@
-"""What workers say that they have billed against what is booked, and rollups against the lines that they sum.
+"""Compares what workers say they have billed with what is booked, and rollups with the lines that they sum.
 
-A worker counts a bill when it hands it over, and tells its counts in every beat; a gateway writes down the last ones
-(`worker_counters`). So of a living worker nothing may be missing once everything that was durable by then is booked; of
-a killed one, what it billed after its last beat is booked and not counted. Bills that a gateway wrote for a lost worker
-are told apart by their finish, `lost`.
+A worker counts a bill when it hands it over, and sends its counts with every beat; a gateway stores the last ones
+(`worker_counters`). So nothing of a living worker may be missing once everything that was durable at that beat is
+booked; of a killed worker, what it billed after its last beat is booked but not counted. Bills that a gateway wrote for
+a lost worker have the finish `lost`.
 """
 
 from datetime import datetime

@@ -36,8 +36,8 @@ async def totals(
     until: datetime | None = None,
     rows_max: int | None = None,
 ) -> list[UsageRow]:
-    """Of requests made in [since, until); by tenant and model, in the order of their names. A tenant or model without a
-    row goes by its id. Raises NotFound (tenant).
+    """The usage of requests made in [since, until), by tenant and model, ordered by their names. A tenant or model
+    without a row appears by its id. Raises NotFound (tenant).
     """
     asked = (
         select(

@@ -74,7 +74,7 @@ class Attempt:
 
     @property
     def unread(self) -> bool:
-        """Nobody will read what still comes: only its end matters, and a hole in it does no harm."""
+        """Whether nobody reads its output any more: then only its end matters, and a gap in its chunks does no harm."""
         return self.left is not None or self.error is not None
 
     def bind(self, worker: str, now: float) -> None:
@@ -86,7 +86,7 @@ class Attempt:
         self.answered.set()
 
     def receive(self, chunk: wire.Chunk, now: float) -> Received:
-        """Take in a chunk of the bound worker. A `hole` leaves it untouched: what is missing will never come."""
+        """Accept a chunk of the bound worker. A `hole` (a gap in `seq`) changes nothing: the rest never comes."""
         if chunk.seq <= self.seq:
             return "repeat"
         if chunk.seq > self.seq + 1 and not self.unread:
@@ -115,7 +115,7 @@ class Attempt:
         return self._buffer.take()
 
     def finish(self, end: wire.End) -> Received:
-        """The worker's last word: it has billed. Nothing follows."""
+        """The worker's End has come: it has billed, and nothing follows."""
         if end.seq > self.seq + 1 and not self.unread:
             return "hole"
         self.seq = end.seq
@@ -126,7 +126,7 @@ class Attempt:
         return "new"
 
     def fail(self, error: GatewayError) -> None:
-        """What the reader gets after the chunks that are there. The first error counts."""
+        """Set the error that the reader gets after the chunks that have arrived. Only the first one counts."""
         if self.error is None and self.end is None:
             self.error = error
         self.readable.set()

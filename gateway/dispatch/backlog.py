@@ -1,7 +1,7 @@
-"""Whether bills still have a place to go.
+"""Whether the usage stream still has room for bills.
 
-Usage waits in JetStream while Postgres is away, in a stream that is bounded and refuses what is new when it is full.
-Long before that, requests are refused: work that could not be billed is not begun.
+While Postgres is away, usage waits in a bounded JetStream stream that refuses new events when it is full. Long before
+that, requests are refused: work that could not be billed is not begun.
 """
 
 import asyncio

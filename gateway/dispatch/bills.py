@@ -1,6 +1,6 @@
-"""The usage events that a gateway writes: for attempts that no worker will bill.
+"""The usage events that a gateway writes, for attempts that no worker will bill.
 
-Pure. A worker bills what it ended or was told to cancel; the gateway what never ran and what was lost.
+Pure. A worker bills attempts that it ended or was told to cancel; the gateway bills those that never ran or were lost.
 """
 
 from gateway.dispatch.attempt import Attempt
@@ -8,7 +8,7 @@ from shared import wire
 
 
 def bill(attempt: Attempt, *, finish: str, gateway: str, now: float) -> wire.UsageEvent:
-    """What was received counts; an attempt that no worker ever showed costs nothing."""
+    """The bill for what was received; nothing for an attempt that no worker ever accepted."""
     ran = attempt.worker is not None
     job = attempt.job
     ttft_s = None if attempt.first_token_at is None else attempt.first_token_at - attempt.opened_at

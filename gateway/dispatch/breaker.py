@@ -1,11 +1,11 @@
-"""When a pool is left alone for a while, because what is sent there fails.
+"""Circuit breakers: requests to a pool are refused for a while when its requests keep failing.
 
-Pure: outcomes and the time go in, "not now" comes out. Only faults of workers are failures: never a refusal, a full
-queue or a client that left. Invariant: while anything is refused, a probe is let through now and then, and three of
-them in a row that succeed end it.
+Pure: outcomes and the time go in, refusals come out. Only faults of workers count as failures, never a refusal, a full
+queue or a client that left. Invariant: while a circuit is open, a probe is let through now and then, and three
+successful probes in a row close it.
 
-One tenant's requests may fail by its own doing. So each tenant has a circuit of its own in a pool, and what fails while
-that is open says nothing of the pool: no tenant alone can close a pool to the others.
+A tenant's requests may fail through its own fault. So each tenant also has a circuit of its own per pool, and failures
+while that is open do not count against the pool: no tenant alone can close a pool to the others.
 """
 
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ TENANTS_MAX: Final = 10_000  # with failures of late; beyond it the oldest is fo
 
 @dataclass(slots=True)
 class Circuit:
-    """Closed until failures have weight enough, then open, then half open: probes alone pass."""
+    """Closed until failures weigh enough, then open, then half open, when only probes pass."""
 
     failures_min: float
     _failed: float = 0.0

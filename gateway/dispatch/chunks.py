@@ -1,7 +1,7 @@
-"""What one request has received and its reader has not yet taken.
+"""The chunks of one request that have arrived and that its reader has not taken yet.
 
-Owns merging and the bound. Pure. Invariant: for each choice, the concatenation of ids, text and logprobs that `take`
-returns over time equals what was pushed, in order, however slow the reader is.
+Owns their merging and the bound on their size. Pure. Invariant: for each choice, what `take` returns over time, joined,
+equals what was pushed, in order, however slow the reader is.
 """
 
 from typing import Final
@@ -16,7 +16,7 @@ LOGPROB_BYTES: Final = 80
 
 
 class ChunkBuffer:
-    """Chunks wait here; of a reader that lags, those of one choice become one."""
+    """A buffer that merges the waiting chunks of each choice into one when its reader lags."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -25,7 +25,7 @@ class ChunkBuffer:
         self._merge_above = MERGE_ABOVE
 
     def push(self, chunk: wire.Chunk) -> bool:
-        """False when the reader is so slow that the bound is passed; the chunk is kept all the same."""
+        """Add a chunk. False if the reader is so slow that the bound is exceeded; the chunk is kept all the same."""
         self._chunks.append(chunk)
         self._bytes += _size(chunk)
         if len(self._chunks) > self._merge_above:

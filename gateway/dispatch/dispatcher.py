@@ -1,8 +1,8 @@
-"""The gateway's end of the protocol: publishes jobs, routes what comes back, and sees every attempt to its end.
+"""The gateway's end of the protocol: publishes jobs, routes what comes back, and follows every attempt to its end.
 
-Owns the gateway's NATS connection and the wiring of this package; the decisions are its neighbours'. Knows nothing of
+Owns the gateway's NATS connection and the wiring of this package; its neighbours make the decisions. Knows nothing of
 HTTP, limits or Postgres. Invariant: once `open` has been entered, exactly one final usage event for the attempt is on
-its way or has a worker that will write it, however `open` is left.
+its way or will be written by a worker, however `open` is left.
 """
 
 import asyncio
@@ -129,7 +129,7 @@ class Dispatcher:
 
     @property
     def open_attempts(self) -> int:
-        """Attempts that are not over, those included whose reader has left."""
+        """The number of attempts that are not over, including those whose reader has left."""
         return len(self._inbox)
 
     def report(self) -> FleetReport:
@@ -175,7 +175,7 @@ class Dispatcher:
     # -- the stages of one attempt
 
     async def _start(self, attempt: Attempt, terms: Terms) -> None:
-        """Until a worker has it. Raises GatewayError."""
+        """Wait until a worker has accepted it. Raises GatewayError."""
         waited_s = self._clock.monotonic() - attempt.opened_at
         left_s = max(terms.patience_s - waited_s - self.limits.shed_early_s, 0.0)
         attempt.timer = asyncio.get_running_loop().call_later(left_s, self._shed, attempt, terms)
@@ -207,7 +207,7 @@ class Dispatcher:
         self._endings.leave(attempt, "deadline")
 
     async def _leave(self, attempt: Attempt) -> None:
-        """Cancel it unless it has ended, and wait a moment for the worker's counts: what will be billed."""
+        """Cancel it unless it has ended, and wait a moment for the worker's counts, which will be billed."""
         if attempt.timer is not None:
             attempt.timer.cancel()
         try:

@@ -1,7 +1,7 @@
-"""How attempts end that no worker ends by itself: taken back, cancelled, lost.
+"""The endings of attempts that no worker ends by itself: taken back, cancelled, lost.
 
-Owns the way from "nobody wants this any more" to a stopped attempt with exactly one bill. Invariant: every attempt that
-is left is worked on here until it is over; its bill is the worker's if the worker ends it, and written here if not.
+Owns every step from "nobody wants this any more" to a stopped attempt with exactly one bill. Invariant: an attempt that
+was left is followed here until it is over; the worker bills it if the worker ends it, otherwise this module does.
 """
 
 import asyncio
@@ -47,11 +47,11 @@ class Endings:
         self._log = log.get("dispatch")
 
     def never_ran(self, attempt: Attempt, finish: str) -> None:
-        """No worker has it and none will."""
+        """End an attempt that no worker has or will have."""
         self._close(attempt, finish)
 
     def lost(self, attempt: Attempt) -> None:
-        """A worker had it, or may have had it, and nothing more will come."""
+        """End an attempt that a worker had, or may have had, and from which nothing more will come."""
         if attempt.over.is_set():
             return
         self._log.warning(

@@ -1,9 +1,9 @@
-"""The fleet as its beats show it: which workers live, which models they serve, and the models' cards.
+"""The fleet as its heartbeats show it: which workers live, which models they serve, and the models' cards.
 
-Owns the last beat of each worker, what has come and gone since, and the cards by digest. Knows no request. A worker is
-lost while it is silent, and while it says that its engine hangs. Fetching a card is somebody else's work: `missing`
-names those that are wanted, `put_card` brings them. Invariant: a model is listed only while a worker that
-beats is ready to take work for it, and only once its card is here.
+Owns the last beat of each worker, what has started and ended there since, and the cards by digest. Knows no request. A
+worker counts as lost while it is silent, and while it says that its engine hangs. Does not fetch cards: `missing` names
+those that are needed, `put_card` adds them. Invariant: a model is listed only while a living worker is ready to take
+work for it, and only once its card is here.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class _SinceBeat:
-    """What this gateway knows of a worker that its last beat cannot: what has come, less what has gone."""
+    """What has started at a worker since its last beat, less what has ended, as far as this gateway knows."""
 
     work: Work = NOTHING
     _new: set[str] = field(default_factory=set[str])

@@ -1,7 +1,7 @@
-"""Whether a request is let in, and what one hears that is not: refused at once, and told when to come back.
+"""Overload control: whether a request is admitted under the present load, and the refusal and retry delay if not.
 
-Owns what this gateway knows of load and faults; the arithmetic is its neighbours'. Does no I/O; times come in.
-Invariant: nothing is refused for want of knowledge.
+Owns what this gateway knows of load and faults; its neighbours do the arithmetic. Does no I/O; times are passed in.
+Invariant: nothing is refused because something is unknown.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""Puts an attempt into its queue: when it is opened, and again when a NATS restart forgot it.
+"""Publishes an attempt's job: when the attempt is opened, and again when a NATS restart has forgotten the job.
 
-Owns the retries and what each refusal means to the client. Nobody waits for a publication itself: a worker that has
-accepted the job is answer enough.
+Owns the retries and what each refusal means to the client. Nobody waits for the publication itself: a worker's
+acceptance of the job implies it.
 """
 
 import asyncio
@@ -38,8 +38,8 @@ class Publication:
         self._clock = clock
 
     def begin(self, attempt: Attempt, failed: Failed) -> None:
-        """Publish, and note the sequence number when it is told. Until then `attempt.publishing` is not done; it goes
-        on whoever leaves.
+        """Publish in the background, and note the sequence number when it is known. Until then `attempt.publishing` is
+        not done; it goes on even if the request is left.
         """
         attempt.publishing = asyncio.get_running_loop().create_future()
         message = _message(attempt)

@@ -1,6 +1,6 @@
-"""Finds out what the messages did not say: lost workers, a NATS outage, jobs that a restarted server forgot.
+"""Detects what no message reports: lost workers, a NATS outage, jobs that a restarted server has forgotten.
 
-Owns the two loops that look, and no state of its own. What it concludes, `Endings` carries out.
+Owns two polling loops and no state. `Endings` carries out what it concludes.
 """
 
 import asyncio

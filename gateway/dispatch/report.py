@@ -1,6 +1,6 @@
-"""The fleet as an operator wants to see it: workers with their state and load, queues, and pools that are left alone.
+"""The fleet as an operator sees it: workers with their state and load, queues, and pools with an open circuit.
 
-Pure: what this gateway knows at one moment, as plain values. No tenant's name and nothing of a request is in it.
+Pure: what this gateway knows at one moment, as plain values. Contains no tenant's name and nothing of a request.
 """
 
 import msgspec

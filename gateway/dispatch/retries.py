@@ -1,10 +1,10 @@
-"""How much clients may add to a failing fleet's work by sending again what failed.
+"""The retry budget of each tenant: how much it may add to a failing fleet's work by repeating failed requests.
 
-Pure. A tenant whose requests have failed at workers of late may retry as many as a tenth of what it sends for the first
-time, and a few more. Which requests are retries is what clients say: one that hides it gains a few attempts, which its
-rate limits still bound, and one that claims it wrongly only harms itself. A retry after a refusal costs no worker
-anything and is not counted. Invariant: within one spell of failures, retries that were let through never exceed
-`RESERVE` + `SHARE` x first tries.
+Pure. A tenant whose requests have recently failed at workers may retry a tenth of the number of its first tries, and a
+few more. Clients themselves say which requests are retries: one that hides it gains a few attempts, which its rate
+limits still bound, and one that claims it wrongly only harms itself. A retry after a refusal costs no worker anything
+and is not counted. Invariant: within one period of failures, admitted retries never exceed `RESERVE` + `SHARE` x first
+tries.
 """
 
 from dataclasses import dataclass

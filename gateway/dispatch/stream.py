@@ -1,6 +1,6 @@
-"""The reader's view of one attempt: chunks that are in order and complete.
+"""The reader's view of one attempt: its chunks, in order and complete.
 
-Owns nothing but the waiting. The run deadline and all ends come from the attempt.
+Only waits: the run deadline and every ending come from the attempt.
 """
 
 from collections.abc import Awaitable, Callable

@@ -1,6 +1,6 @@
-"""On what terms a request waits: what its tier grants, what its client can use, and whether it has come before.
+"""The terms on which a request waits: its tier's bounds, its client's own timeout, and whether it is a retry.
 
-Pure values. The client's part is a claim that nobody can check: it may only make a request wait for a shorter time.
+Pure values. What the client states cannot be checked, so it can only shorten the wait.
 """
 
 import msgspec
@@ -18,7 +18,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def patience_s(self) -> float:
-        """Until it is of no use any more that a worker starts it."""
+        """For how long it is still useful that a worker starts the request."""
         return self.wait_s if self.client_s is None else min(self.wait_s, self.client_s)
 
     def after(self, seconds: float) -> "Terms":

@@ -1,7 +1,7 @@
-"""What follows from the events that are booked: their sums by hour and day, and until when they are complete.
+"""What is derived from booked events: their sums by hour and day, and until when they are complete.
 
-Any number of ledgers keep the same books: one at a time takes new lines into the rollups, by transaction and not by
-time, so that a line which commits late is neither skipped nor counted twice (`roll_up_usage` in the schema).
+Any number of ledgers maintain the same sums: one at a time adds new lines to the rollups, in the order of transactions
+and not of times, so that a line that commits late is neither skipped nor counted twice (`roll_up_usage` in the schema).
 Invariant: `complete_until` never names a time before which NATS had acknowledged an event that is not booked.
 """
 

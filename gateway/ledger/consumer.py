@@ -1,9 +1,8 @@
-"""The ledger: takes usage events from JetStream and acknowledges each once it is committed in Postgres.
+"""The ledger: takes usage events from JetStream and acknowledges each after it is committed in Postgres.
 
-Beside that it keeps the books that follow from them (`books.py`).
-
-Any number of ledgers share one durable consumer. Knows how events are delivered and nothing of what they say.
-Invariant: an event is acknowledged after the commit and never before, so a crash anywhere only delivers it again.
+Also runs what is derived from them (`books.py`). Any number of ledgers share one durable consumer. Knows how events are
+delivered, and nothing of their content. Invariant: an event is acknowledged only after its commit, so a crash anywhere
+merely delivers it again.
 """
 
 import asyncio

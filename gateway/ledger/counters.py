@@ -1,7 +1,7 @@
-"""What workers say that they have billed, written down as gateways hear it.
+"""Stores what workers say they have billed, for reconciliation (`gateway/db/reconciliation.py`).
 
-For reconciliation (`gateway/db/reconciliation.py`). Every gateway writes the same; the greatest count wins, because a
-worker's counts only grow and its name is new at each start.
+Every gateway writes the same rows; the greatest count wins, because a worker's counts only grow, and its name is new at
+each start.
 """
 
 import asyncio

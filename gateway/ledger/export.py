@@ -1,8 +1,8 @@
-"""Exports of bills: the lines of a period, in one order, into a file, and a record of what was handed out.
+"""Exports of bills: the lines of a period, in a fixed order, into a file, with a record of what was exported.
 
-Which lines are in it is a matter of transactions as well as of times (`Bounds`), so that a repetition finds the same
-ones. A period that is closed keeps its lines for ever; what comes later for it is in the next period's export, with its
-own time. Invariant: of exports that close, each line is in exactly one. Memory is constant: lines stream.
+Transactions as well as times decide which lines an export holds (`Bounds`), so that a repetition holds the same ones. A
+closed period keeps its lines for ever; a line that comes later for it is in the next period's export, with its own
+time. Invariant: each line is in exactly one closing export. Lines are streamed, so memory is constant.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""What tokens cost. Exact: whole micro-units in, whole micro-units out, no floating point between.
+"""The cost of tokens, exactly: whole micro-units in and out, without floating point.
 
 Pure. The one rounding rule: the cost of an event is the exact sum of its three products, tokens times micro-units per
 million tokens, rounded once, half up, to a whole micro-unit. So a bill is off by at most half a micro-unit an event, in

@@ -1,7 +1,7 @@
 """Which price applies to an event: that of its own time, for the plan that its tenant had then.
 
-Asks inside the transaction that books the event, so that what it says is kept with the row and never asked again. A
-later change of prices or plans therefore changes no bill, and a late event is billed as if it had been on time.
+Looks it up in the transaction that books the event; the price is stored with the row and never looked up again. So a
+later change of prices or plans changes no bill, and a late event is billed as if it had been on time.
 """
 
 import uuid

@@ -1,4 +1,4 @@
-"""From a usage event's bytes to a row of `usage_events`, or the reason why it cannot be one. Pure."""
+"""Parses the bytes of a usage event into a row of `usage_events`, or says why it cannot be one. Pure."""
 
 import datetime as dt
 import uuid

@@ -1,4 +1,4 @@
-"""Usage events into Postgres, each once, however often and by how many ledgers it is delivered.
+"""Writes usage events to Postgres, each once, however often and to however many ledgers it is delivered.
 
 Invariants: when `write` returns, every payload is in `usage_events` (now or before) or in `usage_rejected`, committed.
 An event is priced in the transaction that inserts it, and charged for only if that really inserted it.

@@ -29,7 +29,6 @@ START, END = at("2026-03-01"), at("2026-04-01")
 GOLDEN_MICRO = 111_302_750
 GOLDEN_LINES = 10_412
 
-PLANS = ("interactive", "standard", "economy")
 TENANTS = ("acme", "hobby", "mill", "ship")
 MODELS = ("small", "large", "unpriced")
 

@@ -1,6 +1,6 @@
-"""What the largest steps take on a CUDA device beside weights and KV pool, measured by running them.
+"""The memory that the largest steps take on a CUDA device beside weights and KV pool, measured by running them.
 
-Invariant: nothing of it is left on the device afterwards, but what is compiled.
+Invariant: nothing of it stays on the device afterwards except compiled code.
 """
 
 import gc

@@ -1,4 +1,4 @@
-"""What one engine step asks of a runner, and what comes back. Plain numpy; no torch here.
+"""The input and output of a runner for one step of the engine. Plain numpy; no torch here.
 
 All sequences of a step are packed one after the other, without padding: sequence `i` owns the tokens
 `query_start[i] : query_start[i + 1]`. Decode (one token), chunked prefill and whole prompts mix freely.
@@ -21,7 +21,7 @@ from worker.engine.token_counts import TokenCounts
 
 @dataclass(slots=True, frozen=True, eq=False)
 class LogitBias:
-    """What is added to the logits of some tokens, each named once. Made once per request."""
+    """Numbers that are added to the logits of some tokens, each named once. Made once per request."""
 
     ids: NDArray[np.int64]
     values: NDArray[np.float32]

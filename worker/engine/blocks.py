@@ -1,8 +1,8 @@
 """The KV pool's bookkeeping: how many sequences hold each block, and which blocks a sequence holds, in order.
 
-Knows numbers only, not what the blocks contain; the prefix cache knows that of some. Invariant: every usable block is
-in exactly one of three states: unused, cached but held by nobody, or held, by as many tables as its count says. The
-first two are free. Block 0 is the null block: it pads block tables and is never handed out.
+Knows block numbers only, not contents; the prefix cache knows those of some blocks. Invariant: every usable block is in
+exactly one of three states: unused, cached but held by nobody, or held by as many tables as its count says. The first
+two are free. Block 0 is the null block: it pads block tables and is never handed out.
 """
 
 from collections.abc import Iterable, Sequence
@@ -48,7 +48,7 @@ class BlockPool:
         return taken
 
     def share(self, blocks: Sequence[int]) -> None:
-        """Hold cached blocks once more. Before `allocate`, which could evict them."""
+        """Hold cached blocks once more. Call it before `allocate`, which could evict them."""
         for block in blocks:
             if self.counts[block] == 0:
                 self.cache.unpark(block)

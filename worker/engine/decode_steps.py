@@ -1,9 +1,9 @@
 """Decode steps, one token a sequence, at a few batch sizes that were recorded beforehand.
 
-Owns the buffers that recorded steps read and write, and the choice of the size: a batch runs at the least size that
-holds it, and the rows beyond it are padding. A recorded step prepares its own batch on the device; of the host it needs
-which rows it is over, and that only when they change. Invariant: a padded row has slot -1 and no context, so it writes
-nothing to the pool and attends to nothing; no other row can tell whether it is there.
+Owns the buffers that recorded steps read and write, and the choice of a size: a batch runs at the smallest size that
+holds it, padded with further rows. A recorded step prepares its own batch on the device; the host tells it only which
+rows are in it, and only when they change. Invariant: a padded row has slot -1 and no context, so it writes nothing to
+the pool and attends to nothing, and changes no other row.
 """
 
 from collections.abc import Callable

@@ -1,10 +1,10 @@
-"""The device that a runner computes on: whether it is torch's current one, and whether it still works.
+"""The device that a runner computes on: makes it torch's current one, and finds out whether it still works.
 
-After a fault (an illegal address, a bus that it has fallen off) every later call of a CUDA device fails until the
-process ends. An error that belongs to one step looks the same; so the device is asked. And a thread has a current
-device of its own, the first one at its start, on which its streams and events are made.
+After a fault (an illegal address, a device lost from the bus) every later call to a CUDA device fails until the process
+ends. An error of a single step looks the same, so the device is tested. Each thread has a current device of its own,
+initially the first one, on which its streams and events are created.
 
-Knows no step. Invariant: work that fails on a device which still computes raises what it raised, unchanged.
+Knows no step. Invariant: an error on a device that still works is raised unchanged.
 """
 
 from collections.abc import Generator
@@ -34,7 +34,7 @@ class DeviceContext:
 
     @torch.inference_mode()
     def _works(self) -> bool:
-        """A number there and back, which takes no memory: what failed may have been for lack of it."""
+        """Copies a number there and back, which takes no memory: the error may have been a lack of memory."""
         try:
             return self._mark.fill_(1.0).item() == 1.0
         except RuntimeError:

@@ -1,6 +1,6 @@
-"""How a device's memory is divided: weights, activations and graphs take theirs, and the KV pool the rest.
+"""The division of a device's memory: weights, activations and graphs take what they need, and the KV pool the rest.
 
-Pure arithmetic; allocates and asks nothing. Invariant: the parts never add up to more than the share that may be used.
+Pure arithmetic; allocates nothing. Invariant: the parts never add up to more than the share that may be used.
 """
 
 from dataclasses import dataclass

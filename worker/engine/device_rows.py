@@ -1,9 +1,9 @@
-"""Where each running sequence stands, as the device remembers it, so that a step needs little of the host.
+"""The state of each running sequence that the device keeps, so that a step needs little from the host.
 
-Owns the rows on the device and what the host knows to be in them. A step is told by its differences: in a decode step
-that follows another these are new blocks alone. Knows no model and no schedule. Invariant: after `tell` the device's
-rows of a batch's sequences are what the batch says, whatever was there; what the host takes for known was written by a
-launch before, and launches happen in order.
+Owns the rows on the device and the host's knowledge of their contents. For each step the host sends only differences:
+for a decode step that follows another, just new blocks. Knows no model and no schedule. Invariant: after `tell` the
+device's rows of a batch's sequences are what the batch says, whatever was there before; what the host assumes to be
+there was written by an earlier launch, and launches happen in order.
 """
 
 from typing import Protocol

@@ -1,7 +1,7 @@
-"""Sampling where the logits are, without waiting for it.
+"""Sampling on the device of the logits, without waiting for it.
 
-Owns what a draw is given and how its tokens reach the host. How they are drawn belongs to the kernel. Invariant: ids on
-the device are of the vocabulary, whatever the fault of a row: the step that follows reads them there.
+Owns the inputs of a draw and the way of its tokens to the host; the kernel draws them. Invariant: the ids on the device
+are of the vocabulary even if a row has a fault, since the next step reads them there.
 """
 
 import math

@@ -1,7 +1,7 @@
-"""The parameters of a step's draws as tensors on the device: what `kernels.sampling` takes, from what a batch carries.
+"""The parameters of a step's draws as the tensors of `kernels.sampling`, made from those in a batch.
 
-Knows no logits. Invariant: nothing is made for what no row asks for, nothing waits for the device, and what is given
-for a step is what its rows say, whatever was there.
+Knows no logits. Invariant: no tensor is made for a feature that no row uses, nothing waits for the device, and the
+tensors of a step say what its rows say, whatever they held before.
 """
 
 from collections.abc import Sequence

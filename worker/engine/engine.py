@@ -1,8 +1,8 @@
-"""The step loop's body: requests in, chunks and totals out. One thread, no I/O, no clock.
+"""The engine: requests go in, chunks and totals come out, step by step. One thread, no I/O, no clock.
 
-Owns the requests that live and their counts. The scheduler decides who runs, the runner computes and samples, the
+Owns the live requests and their counts. The scheduler decides who runs, the runner computes and samples, the
 detokenizer makes text; here a sampled token becomes a chunk, and a finished, failed or aborted request leaves.
-Invariant: every request that `add` took leaves exactly once, through `_leave`, and holds nothing afterwards.
+Invariant: every request that `add` accepted leaves exactly once, through `_leave`, and holds nothing afterwards.
 
 A step is launched (scheduled, packed, given to the runner) and landed (its tokens are known, and what follows from
 them). A runner that computes while the host prepares is kept one step ahead: step N + 1 is launched before step N has

@@ -1,4 +1,4 @@
-"""What the engine refuses. Faults while it runs are no exceptions: they come back in `StepResult`.
+"""The errors with which the engine refuses a request. Errors of running requests come back in `StepResult` instead.
 
 EngineError
 ├── InvalidRequest    malformed; whoever sent it should have refused it

@@ -1,4 +1,4 @@
-"""A step that the runner has and whose result has not been taken yet.
+"""A step in flight: submitted to the runner, its result not taken yet.
 
 Knows neither runner nor scheduler. Invariant: a flight is landed exactly once, in the order of submission.
 """

@@ -1,4 +1,4 @@
-"""A request that the engine holds: its choices, and what is counted for its bill and for its tenant's service.
+"""A request that the engine holds: its choices, and its counts for the bill and for its tenant's service.
 
 Knows no schedule. Invariant: each token of a prompt is counted once at most, as cached or as computed, whatever n is
 and however often it is computed again.

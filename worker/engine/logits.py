@@ -1,4 +1,4 @@
-"""What changes the logits before a token is chosen: logit bias, penalties, banned tokens, in this order.
+"""Logit processing before a token is chosen: logit bias, penalties, banned tokens, in this order.
 
 It is vLLM's order, too (and llama.cpp adds the bias first as well); see docs/adr/0004-sampling.md. Each touches only
 the tokens that it names, of all rows at once. Refuses ids outside the vocabulary: one would be a place in the

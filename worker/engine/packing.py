@@ -9,8 +9,8 @@ from worker.engine.sequence import Sequence
 
 
 def pack(schedule: Schedule, tables: BlockTables, block_size: int) -> tuple[Batch, list[Sequence]]:
-    """The batch, and the sequences of its samples in their order: those whose gap this step closes. What a chunk that
-    ends before its prompt does would predict is known already.
+    """The batch, and the sequences of its samples, in order: those whose gap this step closes. A chunk that ends before
+    its prompt does needs no sample.
     """
     sequences = schedule.sequences()
     decodes = len(schedule.decodes)

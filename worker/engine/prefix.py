@@ -1,7 +1,7 @@
-"""The prefix cache: which block holds which tokens of whose, and which of these blocks nobody holds.
+"""The prefix cache: which block contains which tokens under which salt, and which of these blocks nobody holds.
 
-Owns the names of full blocks and the order in which forgotten ones go. Knows no sequence and no reference count: the
-pool says when a block has lost its last holder, and when it has one again.
+Owns the names of full blocks and the order in which idle ones are evicted. Knows no sequence and no reference count:
+the pool says when a block loses its last holder, and when it has one again.
 
 A name is a link of a hash chain: SHA-256 over the name before it and the block's tokens, from a root that is the hash
 of the request's salt. So it says everything that the block's content depends on: the salt, and every token from the

@@ -1,9 +1,9 @@
-"""Sequences that wait: whose turn it is.
+"""The waiting sequences, and whose turn it is.
 
-Owns their order, and asks `Service` for the levels that it rests on: tiers by their turns, in a tier the tenant that
-was served least, of a tenant what arrived first. What leaves here to run has not been served yet: until the step is
-planned its tenant's level counts what it will cost, so that one tenant does not take all places of a step. Invariant:
-finding the head costs no more with ten thousand waiting sequences than with ten.
+Owns their order, which follows the levels of `Service`: tiers by their turns, in a tier the tenant that was served
+least, of a tenant the first to arrive. A sequence that leaves here to run has not been served yet: until the step is
+planned, its tenant's level includes what it will cost, so that one tenant does not take all places of a step.
+Invariant: finding the head costs no more with ten thousand waiting sequences than with ten.
 """
 
 from bisect import bisect_left, insort

@@ -1,4 +1,4 @@
-"""What the engine is asked for. Plain values; whoever builds them has read them off the wire."""
+"""The requests that the engine takes, as plain values that their maker has read off the wire."""
 
 from dataclasses import dataclass
 from functools import cached_property

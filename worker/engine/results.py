@@ -1,4 +1,4 @@
-"""What a step gives back. Plain values; whoever takes them puts them on the wire."""
+"""The results of a step, as plain values that their taker puts on the wire."""
 
 from dataclasses import dataclass, field
 from typing import Literal

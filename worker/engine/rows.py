@@ -1,8 +1,8 @@
-"""The running sequences, each with a row of arrays: those that merely decode then cost a step no turn of a loop each.
+"""The running sequences, each with a row in arrays, so that those that merely decode need no loop of Python per step.
 
 Owns who has which row, who decodes, and the block tables. Knows no budget and no order but that of admission.
-Invariant: a sequence is among `prompts` or it decodes, and it decodes until it has its full length or leaves; then what
-it lacks is its last token, and its table holds the blocks of all others.
+Invariant: a sequence is among `prompts` or it decodes, until it has its full length or leaves; a decoding one lacks
+only its last token, and its table holds the blocks of all others.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""The seam between the engine and whatever computes: torch, Triton, or a fake."""
+"""The interface between the engine and what computes: torch, Triton, or a fake."""
 
 from typing import Protocol
 
@@ -6,7 +6,7 @@ from worker.engine.batch import Batch, Sampled
 
 
 class RunnerBroken(Exception):
-    """No later step can be computed either, whatever is in it. Its cause is what a step raised."""
+    """No later step can be computed either. The cause is the error of a step."""
 
 
 class PendingStep(Protocol):

@@ -1,8 +1,8 @@
-"""One step: who takes part in it, with how many tokens.
+"""One step: which sequences take part in it, with how many tokens.
 
 Owns the arithmetic of the budget, in tokens and, if there is a pace, in time. Knows no blocks and no waiting sequences.
-Invariant: a step never has more tokens than its budget, those that lack one token (decodes) come before everybody
-else, and if nobody does the first of the others gets on.
+Invariant: a step never has more tokens than its budget; those that lack one token (decodes) come before all others, and
+if there are none, the first of the others makes progress.
 """
 
 from collections import Counter, defaultdict

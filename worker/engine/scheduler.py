@@ -1,4 +1,4 @@
-"""Which sequences take part in the next step, with how many tokens, and who has to give way.
+"""The scheduler: which sequences take part in the next step, with how many tokens, and which are preempted.
 
 Owns the waiting and the running sequences and the block pool. Knows no text, no logits and no device. Invariants
 between two calls: a running sequence holds the blocks that its computed tokens need, any other none; a block is in two

@@ -1,7 +1,7 @@
-"""Who has had how much: virtual token counters per tier and tenant, and the floor share of less urgent tiers.
+"""Service counters: virtual tokens served per tier and tenant, and the floor share of less urgent tiers.
 
-Owns numbers alone: no sequence, no queue, no clock. Whoever has work to hand out asks here whose turn it is, and
-charges here what was done. The engine's thread and the event loop share one instance, so a lock guards it.
+Owns numbers alone: no sequence, no queue, no clock. Whoever hands out work asks here whose turn it is, and charges what
+was done. The engine's thread and the event loop share one instance, so a lock guards it.
 
 Fairness within a tier (Sheng and others, Fairness in Serving Large Language Models, OSDI 2024): a counter grows by the
 weighted tokens that its tenant was served, and the least counter is served next. A tenant that comes back from idling

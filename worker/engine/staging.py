@@ -1,4 +1,4 @@
-"""The ways between numpy and the device, neither of which waits.
+"""Copies between numpy and the device, in both directions, that do not wait.
 
 Knows no batch. Invariant: an array that was given to `up` or `into` is not changed afterwards.
 """

@@ -1,4 +1,4 @@
-"""Which tokens may be drawn: min_p, top_k and top_p, in this order, as one least logit ("floor") per row.
+"""Truncation: which tokens may be drawn by min_p, top_k and top_p, in this order, as one least logit ("floor") per row.
 
 Looks at the most likely tokens first, and sorts a row only if very many of its tokens may be drawn. Tokens equal
 to the last one kept stay in, so nothing depends on the order of a sort. Every sum is over a row by itself: torch may

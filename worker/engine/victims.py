@@ -1,4 +1,4 @@
-"""Who gives way when there is no room: reads the running sequences and the pool, changes nothing.
+"""Which running sequences are preempted when there is no room. Reads the sequences and the pool, changes nothing.
 
 The order of victims: the least urgent tier first; in it the one whose work is cheapest to do again, not counting what
 others hold too and so keep alive; among equals the last to arrive. (A choice that ignores the work costs 10 to 23 % of

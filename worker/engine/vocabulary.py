@@ -1,4 +1,4 @@
-"""What the engine must know of a tokenizer: the bytes of each token and which tokens end a text."""
+"""The engine's view of a tokenizer: the bytes of each token, and which tokens end a text."""
 
 from dataclasses import dataclass
 from typing import Protocol

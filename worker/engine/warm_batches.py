@@ -1,8 +1,8 @@
-"""Steps that have one of everything in them, for a runner to compile whatever a later step could need.
+"""Warm-up batches that contain one of everything, so that a runner compiles whatever a later step could need.
 
-Knows what kernels are compiled by: their types and fixed strides, and for launches of torch the kind of sampling; never
-the number of tokens or sequences, but sizes at both ends are run to see that it is so. Invariant: rows write to the
-null block alone, which nobody reads.
+Kernels are compiled per type and fixed stride, and launches of torch per kind of sampling, never per number of tokens
+or sequences; the largest and smallest sizes are run all the same. Invariant: rows write to the null block alone, which
+nobody reads.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
-"""The worker's heartbeat, and its ear for those of the gateways.
+"""The worker's heartbeats, and its watch on those of the gateways.
 
-Owns when we beat and who is silent. Runs on the event loop and on the connection that carries frames, so that a beat
-that arrives says: this worker can be heard.
+Owns when the worker beats and which gateways are silent. Runs on the event loop and the connection that carry frames,
+so a beat that arrives proves that frames can arrive.
 """
 
 import asyncio

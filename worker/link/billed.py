@@ -1,6 +1,6 @@
-"""What this process has billed since it started, for its beats: the other side of reconciliation.
+"""Counts what this process has billed since it started, for its beats: the worker's side of reconciliation.
 
-Counts a bill when it is handed over for sending, whether or not it ever arrives.
+A bill counts when it is handed over for sending, whether or not it ever arrives.
 """
 
 from dataclasses import dataclass

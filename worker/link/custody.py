@@ -1,8 +1,8 @@
-"""What happens to a claimed job: into the engine, its output out, its bill, its end.
+"""The custody of claimed jobs: each goes into the engine, its output goes out, then its bill, then its end.
 
-Owns the way between the engine's reports and what is sent. Knows no subject and no queue. Invariant: every attempt that
-was claimed ends with one `End`, sent after its usage event is durable (or has been tried for long enough); one that was
-cancelled as a duplicate has no usage event. What goes wrong with one request ends that request and no other.
+Owns the path from the engine's reports to what is sent. Knows no subject and no queue. Invariant: every claimed attempt
+ends with one `End`, sent after its usage event is durable (or was tried for long enough); one that was cancelled as a
+duplicate has no usage event. An error of one request ends that request and no other.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ class Custody:
     # -- in
 
     def claimed(self, job: wire.Job) -> None:
-        """The job has left its queue: from here it is ours."""
+        """Take over a job that has left its queue."""
         if self.holdings.has(job):
             return  # published twice and claimed twice by us: one of them is enough
         held = self.holdings.add(job, self._clock.monotonic())
@@ -102,12 +102,12 @@ class Custody:
             self._abort(held, cancel.reason)
 
     def abort_gateway(self, gateway: str) -> None:
-        """It is silent: nobody reads what is made for it."""
+        """Abort all attempts of a silent gateway: nobody reads their output."""
         for held in self.holdings.of_gateway(gateway):
             self._abort(held, "client")
 
     def abort_all(self) -> None:
-        """This worker is leaving and can wait no longer."""
+        """Abort everything: this worker is stopping and can wait no longer."""
         for held in self.holdings.all():
             if held.cancelled is None:
                 held.failure = held.failure or LEAVING
@@ -169,7 +169,7 @@ class Custody:
             self._guarded(done.request, self._end, Ending(outcome, done.totals, done.error, done.message))
 
     def _guarded(self, key: str, work: Callable[[HeldAttempt, *Ts], None], *args: *Ts) -> None:
-        """Do `work` for the attempt, if it is still held, so that it harms nobody else."""
+        """Do `work` for an attempt, if it is still held; an error of it ends that attempt alone."""
         held = self.holdings.get(key)
         if held is None:
             return

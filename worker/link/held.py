@@ -1,7 +1,7 @@
-"""The attempts that this worker holds: from the claim until their end has been sent.
+"""The attempts that this worker holds, from the claim until their end has been sent.
 
-Owns the numbering of what is sent, and the counts that go on bills and rolls. Pure; times come in. Invariant: `seq` of
-an attempt grows by one with each item that is sent for it, without a hole.
+Owns the sequence numbers of sent items, and the counts for bills and rolls. Pure; times are passed in. Invariant: `seq`
+of an attempt grows by one with each item that is sent for it.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ NOTHING = RequestTotals(prompt_tokens=0, cached_tokens=0, completion_tokens=0)
 
 @dataclass(slots=True, frozen=True)
 class Failure:
-    """Why this worker gives an attempt up."""
+    """Why this worker ends an attempt early."""
 
     code: str  # stable: `wire.End.error`
     message: str  # one sentence for the client

@@ -1,11 +1,12 @@
-"""Claims jobs that this worker can start: a look at the queues, the oldest job of whoever's turn it is, a delete.
+"""Claims jobs that this worker can start: it lists the queues, reads the oldest job of the tenant whose turn it is, and
+deletes it from its stream.
 
-Owns when to look and what to take. Knows nothing of what becomes of a claimed job. Invariant: a job is handed on only
+Owns when to look and what to take. Does not know what happens to a claimed job. Invariant: a job is handed on only
 after its delete succeeded, which happens to one worker alone.
 
-Late binding: it looks only while there is room, and takes what fits into it. A job that does not fit now is left to
-other workers for a moment, then taken: to start at once if less urgent work can give way, else to wait inside, one at a
-time, so that it is not overtaken for ever. A full worker looks now and then at the tiers that may preempt its work.
+Late binding: it looks only while there is room, and takes only what fits. A job that does not fit now is left to other
+workers for a moment, then taken: to start at once if less urgent work can give way, else to wait inside, one at a time,
+so that it is not overtaken for ever. A full worker looks now and then at the tiers that may preempt its work.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """One worker's end of the protocol: everything between NATS and the engine, started and stopped in order.
 
-Owns the wiring of this package and the loops that none of its parts owns. Invariant: leaving is entering reversed:
-nothing is claimed, what is held ends, its bills are durable, its last frames are out, then the connection closes. A
-worker whose runner is broken leaves by itself, in the same order.
+Owns the wiring of this package and the loops that none of its parts owns. Invariant: stopping is starting reversed:
+claims stop, held attempts end, their bills become durable, the last frames are sent, then the connection closes. A
+worker whose runner is broken stops by itself, in the same order.
 """
 
 import asyncio

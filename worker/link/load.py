@@ -1,4 +1,4 @@
-"""What a beat says of this worker's load. Pure: from the engine's last report and the measured pace."""
+"""The load of this worker, as its beats state it. Pure: from the engine's last report and the measured pace."""
 
 from shared import wire
 from worker.engine.config import EngineConfig

@@ -1,12 +1,13 @@
-"""What goes out to the gateways: everything of one step for one gateway in one frame.
+"""The worker's messages to the gateways: everything of one step for one gateway goes out in one frame.
 
-Owns the order: whatever is added for a gateway (chunks, ends, rolls) is published in that order, over one subject.
+Owns the order: items for a gateway (chunks, ends, rolls) are published in the order in which they were added, on one
+subject.
 
-Core NATS drops what is on its way when a connection breaks, and what is sent to a gateway that has not yet reconnected.
-So nothing is published while the bus is not ready, and after an outage each gateway gets nothing until it is heard.
-Then, and when a gateway's beat tells that its own connection was made anew, it gets once more all that was sent since
-shortly before it was last heard: it drops what it has. What does not fit in memory is lost too; the hole in `seq` tells
-the gateway which attempts that ends.
+Core NATS drops what is in transit when a connection breaks, and what is sent to a gateway that has not yet reconnected.
+So nothing is published while the bus is not ready, and after an outage a gateway gets nothing until it is heard. Then,
+and when a gateway's beat shows that it has reconnected, everything that was sent since shortly before it was last heard
+is sent again; the gateway drops what it already has. What does not fit in memory is lost; the gap in `seq` tells the
+gateway which attempts end by it.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ RECENT_S: Final = 1.0  # a cut is noticed much sooner, unless no packet says so
 
 @dataclass(slots=True)
 class _Line:
-    """What is known of one gateway's end."""
+    """What is known of the connection to one gateway."""
 
     heard_at: float
     connection: int | None = None  # the last that it told

@@ -1,7 +1,7 @@
-"""How fast this worker is: measured from its steps and from what has finished, old experience fading.
+"""How fast this worker is, measured from its steps and its finished sequences; older measurements count less.
 
-Pure arithmetic; time is what the steps took, so that an idle hour changes nothing. Invariant: a number that has never
-been measured is 0, and whoever reads it takes that for unknown.
+Pure arithmetic; time is what the steps took, so an idle hour changes nothing. Invariant: a number that has never been
+measured is 0, which readers take as unknown.
 """
 
 import math
@@ -17,7 +17,7 @@ REQUESTS_KEPT: Final = 0.98  # of the weight of all before, at each that finishe
 
 @dataclass(slots=True)
 class FadingRatio:
-    """A sum over a sum. Zero while nothing was added."""
+    """The ratio of two sums. Zero while nothing was added."""
 
     above: float = 0.0
     below: float = 0.0

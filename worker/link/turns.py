@@ -1,8 +1,9 @@
-"""Whose turn it is among the jobs that wait outside: the tiers as the service counters have it, then the tenants.
+"""Whose turn it is among the jobs that wait in the queues: the order of tiers, then of tenants, by the service
+counters.
 
-Owns what this worker knows of the queues, and tells the counters which tenants have work there: one whose jobs only
-wait outside is active as well. Knows nothing of NATS and nothing of room. Invariant: the order is the one in which the
-engine serves what is inside, so that it does not matter where a job waits.
+Owns what this worker knows of the queues, and tells the counters which tenants have work there: one whose jobs wait
+only in a queue is active as well. Knows neither NATS nor room. Invariant: the order is the one in which the engine
+serves what it holds, so it does not matter where a job waits.
 """
 
 from collections.abc import Set as AbstractSet

@@ -1,7 +1,7 @@
-"""What others need to know about a model without its weights: shape, tokenizer, template, special ids, limits.
+"""The model card: what can be known about a model without its weights: shape, tokenizer, template, special ids, limits.
 
-Reads only headers and small files and never imports torch, so that a worker with a fake runner can afford it. Knows
-the two kinds of model, a GGUF file and a folder, by their readers alone.
+Reads only headers and small files and never imports torch, so that a fake runner starts fast. Knows the two kinds of
+model, a GGUF file and a folder, by their readers alone.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Where tensors may lie in a file: each inside it, and in bytes of its own. Knows no format."""
+"""Checks where tensors lie in a file: each inside it, and none overlapping another. Knows no format."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Whether a tokenizer's decoder takes a space away from the front of a text: asked of the decoder itself, whatever it
-is made of. Knows no file.
+"""Whether a tokenizer's decoder strips a space from the front of a text, found out by running the decoder. Knows no
+file.
 """
 
 from collections.abc import Sequence

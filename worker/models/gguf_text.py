@@ -1,4 +1,4 @@
-"""What a GGUF file says about text: its tokenizer, template and special ids. Knows no weights."""
+"""The text part of a GGUF file: its tokenizer, template and special ids. Knows no weights."""
 
 from worker.models.errors import ModelFileError
 from worker.models.first_space import skips_first_space

@@ -1,4 +1,4 @@
-"""What a model folder says about text: tokenizer, template, special tokens and where an answer ends. Knows no weights.
+"""The text part of a model folder: tokenizer, template, special tokens and end tokens. Knows no weights.
 
 As the `transformers` library reads it: tokenizer.json encodes, and its post-processor alone decides whether a bare
 prompt gets a BOS; a chat_template.jinja goes before the template in tokenizer_config.json. An answer ends at every id

@@ -1,4 +1,4 @@
-"""What serving a model takes, by kind, and how much work that allows. Pure arithmetic; allocates nothing.
+"""The memory that serving a model takes, by kind, and how much work it allows. Pure arithmetic; allocates nothing.
 
 An operator who sees where the memory goes can size a machine; "not enough memory" alone is no help.
 """

@@ -1,4 +1,4 @@
-"""What a model's files say about text, whatever their format. Knows no weights and no file."""
+"""The text part of a model: tokenizer, template and special ids, whatever the format. Knows no weights and no file."""
 
 from dataclasses import dataclass
 

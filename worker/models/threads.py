@@ -1,4 +1,4 @@
-"""How compute threads of a CPU are counted, wait, and where what was compiled for it is kept.
+"""The compute threads of a CPU, how they wait for each other, and the cache folder of code that is compiled for it.
 
 Must be decided before torch and numba are imported, so never imports them. What the environment already says holds.
 """

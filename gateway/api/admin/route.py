@@ -1,8 +1,8 @@
 """From functions to routes.
 
-`get`, `post`, `put`, `patch` and `delete` take an async function of `call` and, where it wants them, `query` and
-`body`. What it reads and answers is told by its annotations, what it is for by its docstring: they are also what the
-OpenAPI document says, so the two cannot differ.
+`get`, `post`, `put`, `patch` and `delete` take an async function of `call` and, if it needs them, `query` and `body`.
+Its annotations are the types that it reads and answers, and its docstring is its description; the OpenAPI document is
+made from the same, so the two cannot differ.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
-"""What every call of the administrators' API goes through: key, place, body, one transaction, answer, in this order.
+"""How every call of the administrators' API is served: key, place at the gate, body, one transaction, answer.
 
-A call that carries an Idempotency-Key is answered once: its answer is stored in the transaction of its change, so that
-a repeat gets the answer and changes nothing, and a call that failed or was cut off has left nothing and may be
-repeated. Nothing here knows what is administered.
+A call with an Idempotency-Key is done once: its answer is stored in the transaction of its change, so a repeat gets the
+same answer and changes nothing, and a call that failed or was cut off has left nothing behind and may be repeated. Does
+not know what is administered.
 """
 
 import asyncio
@@ -98,7 +98,7 @@ async def _body(request: Request[Any, Any, Any], services: Services, operation: 
 
 
 def _arguments(request: Request[Any, Any, Any], operation: Operation, data: bytes) -> dict[str, msgspec.Struct]:
-    """What the function is called with besides the call. Raises InvalidRequest."""
+    """The handler's further arguments, `query` and `body`. Raises InvalidRequest."""
     query = body.decode_query(request.query_params.multi_items(), operation.query)
     arguments: dict[str, msgspec.Struct] = {} if isinstance(query, NoQuery) else {"query": query}
     if operation.body is not None:
@@ -145,7 +145,7 @@ def _repeatable(
 
 
 def _is_name(text: str) -> bool:
-    """It is stored, so it must not be a secret."""
+    """Whether a text may be an Idempotency-Key. It is stored, so it must not be a secret."""
     short = 1 <= len(text) <= idempotency.KEY_LENGTH_MAX
     return short and text.isascii() and text.isprintable() and redact(text) == text
 

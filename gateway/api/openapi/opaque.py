@@ -1,7 +1,7 @@
-"""Types for the document in place of those that keep a part of a body undecoded.
+"""Types for the OpenAPI document that stand in for those with undecoded fields.
 
-The schema of a Struct states the default of each field, and a `msgspec.Raw` cannot be stated. Here every such field may
-be anything, and is null when it is left out.
+The schema of a Struct states each field's default, which is impossible for a `msgspec.Raw`. In the document such a
+field may be anything, and null when it is left out.
 """
 
 from functools import cache, reduce

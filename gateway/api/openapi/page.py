@@ -1,4 +1,4 @@
-"""The document as one page of HTML: no script, no style from elsewhere, nothing to load."""
+"""The OpenAPI document as one page of HTML, without scripts, external styles or anything else to load."""
 
 import html
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
-"""Tenants, plans, tiers, keys, quotas and models: what an operator does to them, by the API or the command line.
+"""Tenants, plans, tiers, keys, quotas and models, as an operator manages them, by the API or the command line.
 
-Each function that changes something is one transaction, or part of the caller's when it is given a connection, with
-its row in the audit log; the triggers of the schema tell the gateways. Nothing here knows who asks but for the name
-that goes into the audit log.
+Each function that changes something is one transaction, or part of the caller's if it is given a connection, and writes
+its row of the audit log; the schema's triggers notify the gateways. Knows the caller only by the name that goes into
+the audit log.
 """
 
 from gateway.db.catalogue.errors import AlreadyExists, CatalogueError, NotFound, Refused

@@ -1,4 +1,4 @@
-"""What the catalogue says no to.
+"""The errors of the catalogue.
 
 CatalogueError
 ├── NotFound        no such tenant, plan, tier, key, quota, model or grant

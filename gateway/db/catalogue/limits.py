@@ -1,4 +1,4 @@
-"""Limits as an operator states them: by metric, where zero, null and nothing at all are three different statements."""
+"""Limits as an operator states them, by metric; zero, null and leaving a metric out mean three different things."""
 
 import uuid
 from typing import Annotated, Any
@@ -52,7 +52,7 @@ def read(column: dict[str, int | None] | None) -> Limits:
 
 
 async def write(connection: AsyncConnection, scope: str, scope_id: uuid.UUID, limits: Limits) -> None:
-    """What is stated replaces what was there; what is not stays, and so do the bursts and modes of what is."""
+    """Set the stated limits; those that are not stated stay, and so do the burst and mode of those that are."""
     rows = [
         {"id": uuid7(), scope: scope_id, "metric": metric, "allowed": allowed}
         for metric, allowed in limits.stated().items()

@@ -1,4 +1,4 @@
-"""Lists in pages: after a row, so many. By the primary key, so that rows made meanwhile move nothing."""
+"""Pages of a list: so many rows after a given one, by the primary key, so that new rows do not shift later pages."""
 
 import uuid
 from typing import Any

@@ -1,4 +1,4 @@
-"""One transaction per change or call, or a part of the caller's; what the schema refuses is an error of ours."""
+"""One transaction per change, or a part of the caller's; turns what the schema refuses into errors of the catalogue."""
 
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager

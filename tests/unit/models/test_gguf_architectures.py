@@ -16,7 +16,6 @@ from worker.models.gguf_source import DIALECT as OURS
 from worker.models.load import load_model
 from worker.models.rope import LinearScaling, Rope, YarnScaling, yarn_attention
 
-YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 IDS = np.random.default_rng(1).integers(2, VOCAB, 30).tolist()
 TOKENS = [*tiny.TOKENS[: VOCAB - 1], "he"]
 QWEN3_NORMS = {f"model.layers.{n}.self_attn.{x}_norm.weight": (HEAD_DIM,) for n in range(LAYERS) for x in "qk"}

@@ -44,6 +44,13 @@ def test_addition_of_the_residual(ops, truth, dtype, tokens) -> None:
     assert_near(y, expected)
 
 
+def test_the_norm_is_of_the_sum_as_it_is_kept(ops) -> None:
+    """Bit by bit: of the sum before it is rounded, every other element would end on another float16."""
+    x, residual, weight = (torch.randn(size).half() for size in [(2, 72), (2, 72), (72,)])
+    y, total = ops.add_rms_norm(x, residual, weight, EPS)
+    assert torch.equal(y, ops.rms_norm(total, weight, EPS))
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, about the noise
 def test_a_loud_neighbour_changes_nothing(ops) -> None:
     x, weight = torch.randn(3, 40), torch.randn(40)

@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import reference_sampling
+from kernels.logit_edits import edit_logits
 from kernels.noise import key_of, noise_of
 from kernels.sampling import ALL_BANNED, NOT_FINITE, OUTSIDE, Drawn
 from kernels.token_draw import KEPT, draw_tokens
@@ -124,6 +125,28 @@ def test_what_may_be_drawn(limits: dict[str, float], count: int) -> None:
     assert int((logits >= got.floors[0]).sum()) == count
 
 
+def test_the_floor_is_a_logit_of_the_row_exactly() -> None:
+    """More equals than a search holds, so that passes over the row find it; one token lies a unit below them."""
+    logits = torch.ones(1, KEPT + 8)
+    logits[0, 5] = torch.nextafter(torch.tensor(1.0), torch.tensor(0.0))
+    assert assert_same(logits, [row(top_k=KEPT + 7)]).floors.tolist() == [1.0]
+
+
+def test_the_first_of_equal_scores_is_drawn() -> None:
+    """Beside so large a logit no noise is seen. The two lie at the same place of two tiles."""
+    logits = torch.zeros(1, 2 * TILE)
+    logits[0, [7, 7 + TILE]] = 1e20
+    assert draw_tokens(logits, draw_params([row(top_k=2)])).ids.tolist() == [7]
+
+
+def test_presence_is_of_what_was_generated() -> None:
+    seen = TokenCounts([3, 4])
+    seen.add([4])
+    logits = torch.zeros(1, 8)
+    edit_logits(logits, logit_edits([row(seen=seen, presence_penalty=2.0)]))
+    assert logits.tolist() == [[0, 0, 0, 0, -2, 0, 0, 0]]
+
+
 def test_edits_of_logits() -> None:
     vocab = 70
     rows = []
@@ -229,16 +252,31 @@ def _noise_kernel(out_ptr, keys_ptr, seed_ptr, choice_ptr, position_ptr, N: tl.c
     tl.store(out_ptr + tokens, noise_of(low, high, tokens))
 
 
+def noise_and_keys(one: SampleParams, count: int) -> tuple[Tensor, Tensor]:
+    params = draw_params([one])
+    out, keys = torch.empty(count), torch.empty(2, dtype=torch.int32)
+    _noise_kernel[(1,)](out, keys, params.seed, params.choice, params.position, N=count)
+    return out, keys
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2**63, 2**64 - 1])
 def test_the_noise_is_the_engine_s(seed: int) -> None:
     count = 1 << 17
     one = row(seed=seed, choice=5, position=2**40)
-    params = draw_params([one])
-    out, keys = torch.empty(count), torch.empty(2, dtype=torch.int32)
-    _noise_kernel[(1,)](out, keys, params.seed, params.choice, params.position, N=count)
+    out, keys = noise_and_keys(one, count)
     expected = noise_keys([one], torch.device("cpu"))
     assert torch.equal(keys, expected[0])
     noise = exponential(expected, torch.arange(count, dtype=torch.int32).unsqueeze(0)).log_()
     torch.testing.assert_close(out, noise[0], rtol=1e-6, atol=3e-7)
     key = int(np.array(expected[0].numpy()).view(np.uint64)[0])
     torch.testing.assert_close(out.double(), reference_sampling.noise(key, count), rtol=1e-6, atol=3e-7)
+
+
+def test_the_greatest_hash_gives_noise_too() -> None:
+    """Token 943 of these counters has the hash 2^31 - 1, which is 1 as a float32, and the noise of 1 is infinite."""
+    one = row(seed=0, choice=0, position=37218)
+    out, _ = noise_and_keys(one, 1024)
+    keys = noise_keys([one], torch.device("cpu"))
+    expected = exponential(keys, torch.tensor([[943]], dtype=torch.int32)).log_()
+    assert out[943].item() == pytest.approx(math.log(24 * math.log(2)))
+    assert out[943].item() == pytest.approx(expected.item())

@@ -1,0 +1,57 @@
+"""docs/telemetry.md lists every metric of a gateway and of a worker, and no other."""
+
+import re
+from pathlib import Path
+from typing import Any, cast
+
+from prometheus_client import CollectorRegistry
+
+from gateway.metrics import Metrics
+from worker.metrics import WorkerMetrics
+
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "telemetry.md").read_text()
+
+
+class Anything:
+    """Stands for whatever metrics are read from: every attribute is it again, and its value is 1."""
+
+    def __getattr__(self, name: str) -> "Anything":
+        return self
+
+    def __call__(self) -> "Anything":
+        return self
+
+    def __len__(self) -> int:
+        return 1
+
+    def __float__(self) -> float:
+        return 1.0
+
+
+ANYTHING = cast("Any", Anything())
+
+
+def documented(program: str) -> set[str]:
+    table = DOCUMENT.split(f"| metric of a {program} |")[1].split("\n\n")[0]
+    cells = re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
+    return {name for cell in cells for name in re.findall(r"\w+", cell)}
+
+
+def names(registry: CollectorRegistry) -> set[str]:
+    """As they are exposed: counters end in _total."""
+    families = [family for family in registry.collect() if family.name.startswith("forebay_")]
+    return {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
+
+
+def test_every_metric_of_a_gateway_is_documented() -> None:
+    metrics = Metrics()
+    metrics.watch_workers(dict)
+    metrics.watch_ledger(ANYTHING)
+    metrics.watch_tracer(ANYTHING)
+    assert documented("gateway") == names(metrics.registry)
+
+
+def test_every_metric_of_a_worker_is_documented() -> None:
+    metrics = WorkerMetrics()
+    metrics.watch(ANYTHING)
+    assert documented("worker") == names(metrics.registry)
