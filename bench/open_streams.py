@@ -28,8 +28,14 @@ async def measures(streams: int) -> list[Measure]:
     waves = [min(WAVE, streams - opened) for opened in range(0, streams, WAVE)]
     open_s = (len(waves) - 1) * WAVE_S  # when the last wave begins
     tokens = int((open_s + SLACK_S) * 1_000_000 / STEP_US)
-    places = {"sequences_max": streams, "tokens_per_step": 8_192}
-    with launch.running(runner="fake", fake_step_us=STEP_US, fake_token_us=0, kv_bytes=KV_BYTES, **places) as stack:
+    with launch.running(
+        runner="fake",
+        fake_step_us=STEP_US,
+        fake_token_us=0,
+        kv_bytes=KV_BYTES,
+        sequences_max=streams,
+        tokens_per_step=8_192,
+    ) as stack:
         await tenant.bound(stack.postgres_url, first_token_ms_max=None, wait_ms_max=int(STREAM_S_MAX * 1_000))
         async with (
             tenant.create(stack.postgres_url) as own,
