@@ -29,7 +29,7 @@ FAULTS: Final = (
     MemoryError,
     TypeError,
     ValueError,
-    RecursionError,
+    RuntimeError,
 )
 # In all, and more for each message. A turn of a loop takes 1 to 9 us. Published templates take some tens of steps for a
 # message, and some look through all messages at each: of those, 500 messages are the most.

@@ -21,6 +21,7 @@ from worker.models.text import ModelText
 
 TOKENIZER, CONFIG = "tokenizer.json", "tokenizer_config.json"
 ID_DIGITS_MAX = 9
+EXTRA = "extra_special_tokens"
 NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
@@ -86,10 +87,19 @@ def _tokenizer(folder: ModelFolder, config: Fields) -> Tokenizer:
         if (found := tokenizer.token_to_id(added.content)) != token:
             raise ModelFileError(f"{config.place}: token {token} ({added.content!r}) is {found} by {TOKENIZER}")
     known = {added.content for added in tokenizer.get_added_tokens_decoder().values() if added.special}
-    named = [content for key in NAMED if (content := _content(config, key)) is not None and content not in known]
-    present = [content for content in dict.fromkeys(named) if tokenizer.token_to_id(content) is not None]
+    named = dict.fromkeys(name for name in _named(config) if name not in known)
+    present = [content for content in named if tokenizer.token_to_id(content) is not None]
     tokenizer.add_special_tokens([AddedToken(content, special=True, normalized=False) for content in present])
     return tokenizer
+
+
+def _named(config: Fields) -> list[str]:
+    """Every special token that has a name; `extra_special_tokens` may also be a list, of such as are special anyway."""
+    found = [_content(config, key) for key in NAMED]
+    if isinstance(config.values.get(EXTRA), dict):
+        extra = config.inner(EXTRA)
+        found += [_content(extra, key) for key in extra.values]
+    return [content for content in found if content is not None]
 
 
 def _added(config: Fields) -> Iterator[tuple[int, AddedToken]]:

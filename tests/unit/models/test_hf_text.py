@@ -74,6 +74,12 @@ def test_named_tokens_are_special_even_where_the_tokenizer_does_not_say_so(folde
     assert card.vocabulary.token_bytes(pad) == b""
 
 
+def test_tokens_that_a_model_names_by_itself_are_special_too(folder):
+    write_tokenizer(folder, extra_special_tokens={"image_token": "!", "audio_token": {"content": "#"}, "none": None})
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    assert set(read_card(folder).special_ids) == {0, 1, tokenizer.token_to_id("!"), tokenizer.token_to_id("#")}
+
+
 def test_older_folders_name_their_tokens_in_a_file_of_their_own(folder):
     write_json(folder / "tokenizer_config.json", {"eos_token": "!"})
     write_json(folder / "special_tokens_map.json", {"bos_token": {"content": BOS}, "eos_token": EOS, "x": 1})
