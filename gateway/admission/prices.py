@@ -78,8 +78,10 @@ class PriceBook:
         await tasks.stop([self._reader])
 
     def _now(self, model_id: uuid.UUID, plan_id: uuid.UUID | None) -> Price | None:
+        periods = self._prices.get((model_id, plan_id))
+        if periods is None:  # as mostly for a plan of its own
+            return None
         now_s = self._clock.wall()
-        periods = self._prices.get((model_id, plan_id), ())
         return next((price for since_s, until_s, price in periods if since_s <= now_s < until_s), None)
 
     async def _read(self) -> None:

@@ -27,6 +27,7 @@ GATHER_S: Final = 0.05  # how long a first event waits for company
 IDLE_S: Final = 5.0
 PATIENCE_S: Final = 2.0
 RETRY_S: Final = 1.0
+ACK: Final = b"+ACK"
 UPKEEP_S: Final = 3_600.0
 UPKEEP_RETRY_S: Final = 60.0
 
@@ -107,7 +108,7 @@ class Ledger:
             await asyncio.sleep(RETRY_S)
             return
         for message in messages:
-            await message.ack()
+            await self._bus.publish(message.reply, ACK)
 
     async def _upkeep(self) -> None:
         """Never in the way of events: what cannot be done now is tried again in a minute."""
