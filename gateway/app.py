@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 
 import uvloop
 from granian.constants import HTTPModes, Interfaces
+from granian.http import HTTP1Settings
 from granian.server.embed import Server
 from litestar import Litestar
 from litestar.di import Provide
@@ -118,6 +119,7 @@ async def listening(services: Services, *, host: str, port: int) -> AsyncGenerat
         port=port,
         interface=Interfaces.ASGINL,
         http=HTTPModes.http1,
+        http1_settings=HTTP1Settings(header_read_timeout=round(services.settings.idle_s * 1_000)),
         websockets=False,
         backlog=BACKLOG,
         backpressure=services.settings.requests_open_max * 2,  # the gate refuses; the server must not queue before it

@@ -31,6 +31,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     default_output: Positive = 2_048  # max_tokens where the client gives none, cut to the context
     body_bytes_max: Positive = 8 * 1024 * 1024
     body_s: Seconds = 30  # for the client to send its body
+    idle_s: Seconds = 75  # between two requests, and for a request's head; longer than a load balancer keeps it
     requests_open_max: Positive = 4_096  # in this process, streams included; more are refused
     run_s: Seconds = 600  # from a request's start on a worker to its end
     keepalive_s: Seconds = 15  # silence after which a stream gets a comment

@@ -144,7 +144,7 @@ class PgLimiter:
             return
         if used.tokens <= 0:
             self._emptied.forget()  # it may give a request back
-        done = self._settling.put(request_id, used)
+        done = self._settling.put(request_id, used, lease.demand.tenant_id)
         if not self._grace.active:
             await asyncio.wait([done], timeout=SETTLE_WAIT_S)
 
@@ -171,7 +171,7 @@ class PgLimiter:
 
     def _in_doubt(self, demand: Demand) -> None:
         """It may have been reserved, and nobody will use it."""
-        self._settling.put(demand.request_id, NOTHING)
+        self._settling.put(demand.request_id, NOTHING, demand.tenant_id)
 
     def _lost(self, error: BaseException) -> None:
         if not self._grace.active:

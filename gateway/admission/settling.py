@@ -4,11 +4,18 @@ While one batch is written the next one fills, so a busy gateway writes few larg
 once. Starts are held back for a moment to fill a batch, since nobody waits for them; if the request meanwhile ends with
 something used, its start is not written at all, because the settlement implies it. What does not fit or never arrives
 is refunded in full when its lease expires.
+
+A batch is one statement, and another transaction may hold a row that it needs, such as one tenant's limits. So a batch
+that is not written in time is written tenant by tenant, and a tenant whose part still fails is held back until a retry
+of its own succeeds: no tenant's settlements wait for another's rows.
 """
 
 import asyncio
 import uuid
-from typing import Final
+from itertools import islice
+from typing import Final, NamedTuple
+
+import asyncpg
 
 from gateway.admission.cap import AMOUNT_MAX
 from gateway.admission.limiter import Used
@@ -22,9 +29,21 @@ PENDING_MAX: Final = 50_000
 TIMEOUT_S: Final = 2.0
 RETRY_S: Final = 0.5
 GATHER_S: Final = 0.02  # how long a start waits
+APART_S: Final = 1.0  # for one tenant's part of a batch that was not written in time
+APART_FAILURES_MAX: Final = 2  # that many before one is written say that it is Postgres
+HELD_UP_RETRY_S: Final = 2.0
 
 _STARTED = "SELECT started($1::text::uuid[])"
 _SETTLE = "SELECT settle($1::text::uuid[], $2::text::bigint[], $3::text::bigint[])"
+
+
+_HELD: Final = (TimeoutError, asyncpg.LockNotAvailableError)
+
+
+class _Settlement(NamedTuple):
+    used: Used
+    tenant_id: uuid.UUID
+    done: "asyncio.Future[None]"
 
 
 class Settling:
@@ -34,7 +53,10 @@ class Settling:
         self._lanes = lanes
         self._log = log.get("limiter")
         self._started: dict[uuid.UUID, None] = {}  # in order of arrival
-        self._waiting: dict[uuid.UUID, tuple[Used, asyncio.Future[None]]] = {}  # likewise
+        self._waiting: dict[uuid.UUID, _Settlement] = {}  # likewise
+        self._held_up: dict[uuid.UUID, None] = {}  # tenants, by when they were tried last
+        self._trying: asyncio.TimerHandle | None = None  # until one is tried again
+        self._try_due = False
         self._gathering: asyncio.TimerHandle | None = None  # until starts are written
         self._starts_due = False
         self._wake = asyncio.Event()
@@ -50,11 +72,11 @@ class Settling:
         if self._gathering is None:
             self._gathering = asyncio.get_running_loop().call_later(GATHER_S, self._have_starts_written)
 
-    def put(self, request_id: uuid.UUID, used: Used) -> "asyncio.Future[None]":
+    def put(self, request_id: uuid.UUID, used: Used, tenant_id: uuid.UUID) -> "asyncio.Future[None]":
         """A future that resolves when the settlement is in Postgres. Only the first amount for a request counts."""
         waiting = self._waiting.get(request_id)
         if waiting is not None:
-            return waiting[1]
+            return waiting.done
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if len(self._waiting) >= PENDING_MAX:
             self.dropped_total += 1
@@ -64,7 +86,7 @@ class Settling:
             self._started.pop(request_id, None)
         elif request_id in self._started:
             self._starts_due = True
-        self._waiting[request_id] = (used, done)
+        self._waiting[request_id] = _Settlement(used, tenant_id, done)
         self._wake.set()
         return done
 
@@ -72,13 +94,13 @@ class Settling:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._starts_due or self._waiting:
+            while self._starts_due or self._try_due or self._has_next():
                 if not await self._write():
                     await asyncio.sleep(RETRY_S)
 
     async def drain(self, timeout_s: float) -> None:
         """Wait for all pending settlements, at most so long."""
-        pending = [done for _, done in self._waiting.values()]
+        pending = [settlement.done for settlement in self._waiting.values()]
         if pending:
             await asyncio.wait(pending, timeout=timeout_s)
 
@@ -92,6 +114,8 @@ class Settling:
         try:
             if self._starts_due:
                 await self._write_starts()
+            if self._try_due:
+                await self._try_held_up()
             await self._write_settlements()
         except pools.AWAY as error:
             self._log.warning("limiter.settle_failed", pending=len(self._waiting), error=repr(error))
@@ -107,17 +131,78 @@ class Settling:
         self._starts_due = bool(self._started)
 
     async def _write_settlements(self) -> None:
-        batch = {
-            request_id: waiting
-            for request_id, waiting in list(self._waiting.items())[:BATCH_MAX]
-            if request_id not in self._started  # more starts than one batch: its turn comes
-        }
+        batch = self._next()
         if not batch:
             return
-        tokens = literal([min(max(used.tokens, 0), AMOUNT_MAX) for used, _ in batch.values()])
-        costs_micro = literal([min(max(used.cost_micro, 0), AMOUNT_MAX) for used, _ in batch.values()])
-        await self._lanes.fetch(_SETTLE, literal(batch), tokens, costs_micro, timeout_s=TIMEOUT_S)
-        for request_id, (_, done) in batch.items():
-            del self._waiting[request_id]
+        try:
+            await self._settle(batch, TIMEOUT_S)
+        except _HELD:
+            parts = self._by_tenant(batch)
+            if len(parts) == 1:
+                raise
+            await self._settle_apart(parts)
+
+    def _has_next(self) -> bool:
+        return any(settlement.tenant_id not in self._held_up for settlement in self._waiting.values())
+
+    def _next(self) -> list[uuid.UUID]:
+        """A batch; of more starts than one batch, some are not written yet."""
+        turns = (
+            request_id
+            for request_id, settlement in self._waiting.items()
+            if request_id not in self._started and settlement.tenant_id not in self._held_up
+        )
+        return list(islice(turns, BATCH_MAX))
+
+    def _by_tenant(self, batch: list[uuid.UUID]) -> dict[uuid.UUID, list[uuid.UUID]]:
+        """Who came last comes first, having waited for nothing yet."""
+        parts: dict[uuid.UUID, list[uuid.UUID]] = {}
+        for request_id in reversed(batch):
+            parts.setdefault(self._waiting[request_id].tenant_id, []).append(request_id)
+        return parts
+
+    async def _settle_apart(self, parts: dict[uuid.UUID, list[uuid.UUID]]) -> None:
+        """Raises when it seems to be Postgres that does not answer."""
+        held_up: list[uuid.UUID] = []
+        for tenant_id, part in parts.items():
+            try:
+                await self._settle(part, APART_S)
+            except _HELD:
+                held_up.append(tenant_id)
+                if held_up == list(parts)[:APART_FAILURES_MAX]:
+                    raise
+        if held_up:
+            self._hold_up(held_up)
+
+    def _hold_up(self, tenants: list[uuid.UUID]) -> None:
+        self._log.warning("limiter.settlements_held_up", tenants=[str(tenant_id) for tenant_id in tenants])
+        self._held_up.update(dict.fromkeys(tenants))
+        if self._trying is None:
+            self._trying = asyncio.get_running_loop().call_later(HELD_UP_RETRY_S, self._have_one_tried)
+
+    def _have_one_tried(self) -> None:
+        self._trying, self._try_due = None, bool(self._held_up)
+        self._wake.set()
+
+    async def _try_held_up(self) -> None:
+        """Of the tenant that was tried the longest ago; if it goes well, all are believed to be free again."""
+        self._try_due = False
+        tenant_id = next(iter(self._held_up))
+        del self._held_up[tenant_id]
+        part = [request_id for request_id in self._next() if self._waiting[request_id].tenant_id == tenant_id]
+        try:
+            await self._settle(part, APART_S)
+        except _HELD:
+            self._hold_up([tenant_id])
+        else:
+            self._held_up.clear()
+
+    async def _settle(self, batch: list[uuid.UUID], timeout_s: float) -> None:
+        used = [self._waiting[request_id].used for request_id in batch]
+        tokens = literal([min(max(one.tokens, 0), AMOUNT_MAX) for one in used])
+        costs_micro = literal([min(max(one.cost_micro, 0), AMOUNT_MAX) for one in used])
+        await self._lanes.fetch(_SETTLE, literal(batch), tokens, costs_micro, timeout_s=timeout_s)
+        for request_id in batch:
+            done = self._waiting.pop(request_id).done
             if not done.done():
                 done.set_result(None)

@@ -134,6 +134,18 @@ async def test_a_client_that_stops_reading_is_cut_off() -> None:
         writer.transport.abort()
 
 
+async def test_a_connection_is_kept_for_the_next_request_as_long_as_it_is_said() -> None:
+    async with scripted_gateway(idle_s=0.2) as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        for _ in range(2):
+            writer.write(f"GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n\r\n".encode())
+        try:
+            async with asyncio.timeout(10):
+                assert (await reader.read()).count(b"HTTP/1.1 200 OK") == 2
+        finally:
+            writer.close()
+
+
 async def test_silence_is_filled_with_comments() -> None:
     async with scripted_gateway(keepalive_s=0.05) as gateway:
         go_on = asyncio.Event()

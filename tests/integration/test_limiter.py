@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from gateway.admission import bucket, claims
+from gateway.admission import bucket, claims, settling
 from gateway.admission.bucket import UNITS, Claim, Level
 from gateway.admission.leases import LEASE_MS
 from gateway.admission.limiter import Demand, Limit, Used
@@ -55,6 +55,38 @@ async def settle(limiter: PgLimiter | LocalLimiter, request_id: uuid.UUID, token
 
 async def units(pool: asyncpg.Pool, key: str) -> int:
     return await pool.fetchval("SELECT level FROM limiter_state WHERE key = $1", key)
+
+
+async def test_a_row_that_somebody_holds_holds_up_its_own_tenants_settlements_alone(
+    pool: asyncpg.Pool, limiter: PgLimiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a forgotten transaction of an operator does: the others would go without what they had to get back."""
+    monkeypatch.setattr(settling, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(settling, "HELD_UP_RETRY_S", 0.2)
+    held, beside, later = tenants = [uuid.UUID(int=number) for number in (11, 12, 13)]
+    asked_by = {tenant: demand(limit("tokens", 100, tenant=tenant), tenant=tenant) for tenant in tenants}
+
+    async def settled(*tenants: uuid.UUID) -> None:
+        await asyncio.gather(*(limiter.settle(asked_by[tenant].request_id, Used(1)) for tenant in tenants))
+
+    async def until_settled(tenant: uuid.UUID) -> None:
+        state = "SELECT state FROM inflight WHERE request_id = $1"
+        async with asyncio.timeout(30):
+            while await pool.fetchval(state, asked_by[tenant].request_id) != "settled":
+                await asyncio.sleep(0.02)
+
+    for one in asked_by.values():
+        assert (await limiter.admit(one)).refused_by is None
+    async with pool.acquire() as operator:
+        forgotten = operator.transaction()
+        await forgotten.start()
+        await operator.execute("SELECT FROM limiter_state WHERE key LIKE $1 FOR UPDATE", f"%{held}%")
+        await settled(held, beside)  # in one batch
+        await until_settled(beside)
+        await settled(later)
+        await until_settled(later)
+        await forgotten.rollback()
+    await until_settled(held)
 
 
 async def test_the_sql_and_the_core_take_one_history_to_the_same_levels(pool: asyncpg.Pool) -> None:
