@@ -19,7 +19,8 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 LINE = 8  # numbers in a line of a processor's cache
-SPINS = 1_000  # some ten microseconds; then whoever wants this core may have it
+SPINS = 4_000  # some 80 microseconds, longer than most items take
+SLEEP_US = 50  # then: whoever holds the item has lost its core, perhaps to whom this one goes now
 IS_X86 = llvmlite.binding.get_process_triple().startswith("x86_64")
 
 
@@ -58,10 +59,11 @@ def _emit_pause(_typing: Any) -> Any:
     return types.void(), generate
 
 
-def _emit_give_way(_typing: Any) -> Any:
+def _emit_sleep(_typing: Any) -> Any:
     def generate(context: Any, builder: Any, _signature: Any, _values: Any) -> Any:
-        kind = ir.FunctionType(ir.IntType(32), [])
-        builder.call(cgutils.get_or_insert_function(builder.module, kind, "sched_yield"), [])
+        word = ir.IntType(32)
+        kind = ir.FunctionType(word, [word])
+        builder.call(cgutils.get_or_insert_function(builder.module, kind, "usleep"), [word(SLEEP_US)])
         return context.get_dummy_value()
 
     return types.void(), generate
@@ -70,7 +72,7 @@ def _emit_give_way(_typing: Any) -> Any:
 _add: Any = intrinsic(_emit_add)
 _read: Any = intrinsic(_emit_read)
 _pause: Any = intrinsic(_emit_pause)
-_give_way: Any = intrinsic(_emit_give_way)
+_sleep: Any = intrinsic(_emit_sleep)
 
 
 @njit(nogil=True, cache=True)
@@ -93,7 +95,7 @@ def await_done(counts: Any, phase: Any, items: int) -> None:
         if spins < SPINS:
             _pause()
         else:
-            _give_way()
+            _sleep()
 
 
 def wake() -> None:

@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import time
 
 import numpy as np
 from numba import njit
@@ -40,6 +41,21 @@ def test_each_item_is_computed_once_after_all_of_the_phase_before():
         out = np.zeros((PHASES, ITEMS), np.int64)
         crew.call(run, out, ledger(PHASES))
         assert np.array_equal(out, want())
+
+
+def test_a_phase_begins_when_the_last_item_of_the_one_before_is_done():
+    out, counts = np.zeros((PHASES, ITEMS), np.int64), ledger(PHASES)
+    mine = claim(counts, 0)
+    other = threading.Thread(target=run, args=(out, counts))
+    other.start()
+    until = time.monotonic() + PATIENCE_S
+    while counts[0, 0] <= ITEMS and time.monotonic() < until:
+        time.sleep(0.01)  # until the other has found nothing more to claim
+    time.sleep(0.05)  # in which it would go on, if it did not wait
+    out[0, mine] += 1
+    done(counts, 0)
+    other.join(PATIENCE_S)
+    assert np.array_equal(out, want())
 
 
 def test_who_comes_late_finds_the_work_done():
