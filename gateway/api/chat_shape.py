@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from gateway.api.shape import DONE, Choice, Heading, Usage, clamped, event, json_bytes, token_text
+from gateway.api.shape import Choice, Frame, Heading, Usage, clamped, json_bytes, token_text
 from shared import wire
 
 
@@ -53,10 +53,7 @@ class ChatShape:
     def __init__(self, heading: Heading) -> None:
         self._heading = heading
         self._id = f"chatcmpl-{heading.request}"
-        self._head = (
-            b'{"id":' + json_bytes(self._id) + b',"object":"chat.completion.chunk","created":%d' % heading.created_s
-        ) + (b',"model":' + json_bytes(heading.model) + b',"system_fingerprint":null,"choices":[')
-        self._usage = b',"usage":null' if heading.include_usage else b""
+        self._frame = Frame(heading, id_=self._id, object_="chat.completion.chunk")
 
     def opening(self) -> bytes:
         return b"".join(
@@ -74,9 +71,7 @@ class ChatShape:
         return data
 
     def closing(self, usage: Usage) -> bytes:
-        if not self._heading.include_usage:
-            return DONE
-        return event(self._head + b'],"usage":' + json_bytes(usage) + b"}") + DONE
+        return self._frame.closing(usage)
 
     def whole(self, choices: list[Choice], usage: Usage) -> bytes:
         return json_bytes(
@@ -98,8 +93,9 @@ class ChatShape:
         )
 
     def _event(self, choice: int, delta: bytes, logprobs: bytes, finish: bytes) -> bytes:
-        body = b'{"index":%d,"delta":{%b},"logprobs":%b,"finish_reason":%b}]' % (choice, delta, logprobs, finish)
-        return event(self._head + body + self._usage + b"}")
+        return self._frame.event(
+            b'{"index":%d,"delta":{%b},"logprobs":%b,"finish_reason":%b}' % (choice, delta, logprobs, finish)
+        )
 
 
 def _logprobs(tokens: Iterable[wire.TokenLogprob]) -> Logprobs:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from gateway.api.shape import DONE, Choice, Heading, Usage, clamped, event, json_bytes
+from gateway.api.shape import Choice, Frame, Heading, Usage, clamped, json_bytes
 from shared import wire
 
 
@@ -56,10 +56,7 @@ class CompletionShape:
         self._heading = heading
         self._id = f"cmpl-{heading.request}"
         self._offsets = [_Offset() for _ in range(heading.choices)]
-        self._head = (
-            b'{"id":' + json_bytes(self._id) + b',"object":"text_completion","created":%d' % heading.created_s
-        ) + (b',"model":' + json_bytes(heading.model) + b',"system_fingerprint":null,"choices":[')
-        self._usage = b',"usage":null' if heading.include_usage else b""
+        self._frame = Frame(heading, id_=self._id, object_="text_completion")
 
     def opening(self) -> bytes:
         return b""
@@ -69,18 +66,16 @@ class CompletionShape:
             return b""
         logprobs = json_bytes(self._logprobs(chunk.choice, chunk.logprobs)) if chunk.logprobs else b"null"
         finish = b'"' + chunk.finish.encode() + b'"' if chunk.finish else b"null"
-        body = b'{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b}]' % (
+        choice = b'{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b}' % (
             chunk.choice,
             json_bytes(chunk.text),
             logprobs,
             finish,
         )
-        return event(self._head + body + self._usage + b"}")
+        return self._frame.event(choice)
 
     def closing(self, usage: Usage) -> bytes:
-        if not self._heading.include_usage:
-            return DONE
-        return event(self._head + b'],"usage":' + json_bytes(usage) + b"}") + DONE
+        return self._frame.closing(usage)
 
     def whole(self, choices: list[Choice], usage: Usage) -> bytes:
         return json_bytes(

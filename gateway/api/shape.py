@@ -88,6 +88,30 @@ class Shape(Protocol):
         ...
 
 
+class Frame:
+    """What encloses the choices in every event of an answer: encoded once, and around each choice in one copy."""
+
+    def __init__(self, heading: Heading, *, id_: str, object_: str) -> None:
+        self._includes_usage = heading.include_usage
+        self._head = b'data: {"id":%b,"object":"%b","created":%d,"model":%b,"system_fingerprint":null,"choices":[' % (
+            json_bytes(id_),
+            object_.encode(),
+            heading.created_s,
+            json_bytes(heading.model),
+        )
+        self._tail = b'],"usage":null}\n\n' if heading.include_usage else b"]}\n\n"
+
+    def event(self, choice: bytes) -> bytes:
+        """The event with this one choice, which is a JSON object."""
+        return self._head + choice + self._tail
+
+    def closing(self, usage: Usage) -> bytes:
+        """The events after the last token."""
+        if not self._includes_usage:
+            return DONE
+        return self._head + b'],"usage":' + json_bytes(usage) + b"}\n\n" + DONE
+
+
 def event(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
