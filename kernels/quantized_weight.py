@@ -2,8 +2,8 @@
 
     int8:   weight = scale * code                       uint8, two codes a byte:   weight = scale * code + minimum
 
-The layout is that of `packed_weight.PackedWeight`, with groups of any multiple of 32: tiles of 16 outputs, in them
-groups of inputs, in them one row of 16 outputs an input (or a pair of inputs, the first in the low half):
+Tiles of 16 outputs, in them groups of inputs (of any multiple of 32), in them one row of 16 outputs an input (or a pair
+of inputs, the first in the low half). But for 4-bit codes, `packed_weight.PackedWeight` has the same layout:
 
     codes[tile, group, input of the group, output of the tile]          scales[tile, group, output of the tile]
 

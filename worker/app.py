@@ -36,7 +36,6 @@ from worker.models.errors import ModelFileError
 from worker.models.first_compile import beside
 from worker.models.memory import memory_of
 from worker.models.threads import prepare
-from worker.models.torch_import import leave_out
 from worker.ops import serving
 from worker.settings import WorkerSettings
 
@@ -127,7 +126,6 @@ def load(settings: WorkerSettings, metrics: WorkerMetrics) -> tuple[Card, Runner
 
 def _before_torch(settings: WorkerSettings) -> None:
     prepare(os.environ, settings.threads or os.cpu_count() or 1)
-    leave_out(sys.modules)
 
 
 @contextlib.contextmanager

@@ -88,8 +88,8 @@ async def test_a_cut_is_bridged_by_a_share_that_is_charged_on_return(
 ) -> None:
     before = demand(500)
     assert (await limiter.admit(before)).refused_by is None
-    await proxy.cut()
     renewed_at = await renewal(sql, None)
+    await proxy.cut()
     refused = await limiter.admit(demand(TPM))
     assert limiter.in_grace
     assert refused.retry_after_ms is not None
