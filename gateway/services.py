@@ -8,7 +8,7 @@ from gateway.admission.admission import Admission
 from gateway.admission.catalog import Catalog
 from gateway.api.gate import Gate
 from gateway.metrics import Metrics
-from gateway.seams import Dispatcher, Principals
+from gateway.protocols import Dispatcher, Principals
 from gateway.settings import GatewaySettings
 from shared.trace import Tracer
 

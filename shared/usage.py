@@ -12,7 +12,7 @@ from shared import jobs, log, subjects, tasks, wire
 from shared.bus import Bus, BusUnavailable
 
 PENDING_MAX: Final = 20_000
-PATIENCE_S: Final = 5.0  # how long an attempt's end waits for its bill
+TIMEOUT_S: Final = 5.0  # how long an attempt's end waits for its bill
 RETRY_S_MAX: Final = 2.0
 
 
@@ -49,12 +49,10 @@ class UsagePublisher:
         task.add_done_callback(lambda _: self._forget(msg_id))
         return task
 
-    async def publish(
-        self, event: wire.UsageEvent, patience_s: float = PATIENCE_S, *, trace: str | None = None
-    ) -> bool:
+    async def publish(self, event: wire.UsageEvent, timeout_s: float = TIMEOUT_S, *, trace: str | None = None) -> bool:
         """Submit and wait. True if it is durable; False if that takes longer, and goes on in the background."""
         task = self.submit(event, trace=trace)
-        done, _ = await asyncio.wait([task], timeout=patience_s)
+        done, _ = await asyncio.wait([task], timeout=timeout_s)
         return bool(done) and not task.cancelled()
 
     async def drain(self, timeout_s: float) -> int:
@@ -76,7 +74,7 @@ class UsagePublisher:
         pause_s = 0.1
         while True:
             with contextlib.suppress(BusUnavailable):
-                await self._bus.wait_ready(PATIENCE_S)
+                await self._bus.wait_ready(TIMEOUT_S)
                 if await self._try(msg_id, data):
                     return
             await asyncio.sleep(pause_s)

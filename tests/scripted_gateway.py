@@ -25,7 +25,7 @@ from gateway.dispatch.report import FleetReport
 from gateway.dispatch.terms import Terms
 from gateway.errors import GatewayError, InvalidKey
 from gateway.metrics import Metrics
-from gateway.seams import Dispatcher
+from gateway.protocols import Dispatcher
 from gateway.services import Services
 from gateway.settings import GatewaySettings
 from shared import wire

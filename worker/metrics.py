@@ -67,7 +67,7 @@ class WorkerMetrics(Collector):
         yield _gauge(
             "engine_healthy", "0 while the engine hangs in a step, or its device has failed.", link.fault is None
         )
-        yield _gauge("attempts_held", "Attempts claimed whose end has not been sent.", len(link.custody.holdings))
+        yield _gauge("attempts_held", "Attempts claimed whose end has not been sent.", len(link.custody.attempts))
         yield _gauge("usage_events_pending", "Bills not yet acknowledged.", link.usage.pending)
         yield _counter("preemptions", "Sequences that gave way and were computed again.", stats.preemptions_total)
         yield _gauge(

@@ -13,13 +13,13 @@ import msgspec
 
 from gateway.admission import ratelimit
 from gateway.admission.catalog import Catalog, ServedModel
+from gateway.admission.entitlement import Entitlement, Entitlements
 from gateway.admission.generation import Generation
 from gateway.admission.limiter import NOTHING, Decision, Demand, Limiter, Metric, Used
 from gateway.admission.pricer import Pricer
-from gateway.admission.standing import Standing, Standings
 from gateway.errors import GatewayError, InvalidRequest, ModelNotFound, Unavailable
 from gateway.metrics import Metrics
-from gateway.seams import Fleet, Principal
+from gateway.protocols import Fleet, Principal
 from shared import wire
 from shared.traceparent import Context
 
@@ -57,7 +57,7 @@ class Admission:
         self._gateway_id = gateway_id
         self._default_output = default_output
         self._run_ms = int(run_s * 1_000)
-        self._standings = Standings()
+        self._entitlements = Entitlements()
 
     async def admit(
         self,
@@ -74,19 +74,19 @@ class Admission:
         InvalidRequest, ContextTooLong, RateLimited, BudgetExhausted, Unavailable, and what `check` raises.
         """
         model, pool = self._find(principal, generation.model)
-        standing = self._standings.of(principal, model)
-        if known := self._limiter.refuses(standing.limits):
+        entitlement = self._entitlements.of(principal, model)
+        if known := self._limiter.refuses(entitlement.limits):
             raise self._refusal(known, 1)
         _check_ids(generation, model.card.vocab_size)
         prompts = await model.encoder.encode(generation)
-        max_tokens = self._max_tokens(standing, generation, max(map(len, prompts)))
+        max_tokens = self._max_tokens(entitlement, generation, max(map(len, prompts)))
         _check_least(generation, max_tokens)
         output_tokens = len(prompts) * generation.n * max_tokens
         sampling = _sampling(generation, max_tokens)
-        job = self._job(standing, request_id, prompts, n=generation.n, sampling=sampling, wait_s=wait_s, trace=trace)
+        job = self._job(entitlement, request_id, prompts, n=generation.n, sampling=sampling, wait_s=wait_s, trace=trace)
         check(job, pool)
-        headers = await self._reserve(standing, request_id, sum(map(len, prompts)), output_tokens)
-        return Admitted(request_id, standing.model_id, principal.plan_id, job, pool, headers)
+        headers = await self._reserve(entitlement, request_id, sum(map(len, prompts)), output_tokens)
+        return Admitted(request_id, entitlement.model_id, principal.plan_id, job, pool, headers)
 
     def started(self, admitted: Admitted) -> None:
         """A worker has accepted it."""
@@ -108,21 +108,21 @@ class Admission:
             raise Unavailable(f"No worker is ready for the model {_shown(name)}.", retry_after_ms=RETRY_AFTER_MS)
         raise ModelNotFound(f"The model {_shown(name)} does not exist or you have no access to it.", param="model")
 
-    def _max_tokens(self, standing: Standing, generation: Generation, prompt_tokens: int) -> int:
+    def _max_tokens(self, entitlement: Entitlement, generation: Generation, prompt_tokens: int) -> int:
         """The output that each choice may have. Raises ContextTooLong, InvalidRequest."""
-        allowed = standing.sizes
+        allowed = entitlement.sizes
         max_tokens = allowed.output(generation, prompt_tokens, self._default_output)
         for metric in allowed.missed(generation, prompt_tokens):
             self._count(metric, "shadow")
         return max_tokens
 
     async def _reserve(
-        self, standing: Standing, request_id: uuid.UUID, prompt_tokens: int, output_tokens: int
+        self, entitlement: Entitlement, request_id: uuid.UUID, prompt_tokens: int, output_tokens: int
     ) -> dict[str, str]:
         """Take the most that it can use from every limit; the headers that tell. Raises RateLimited, BudgetExhausted,
         Unavailable.
         """
-        principal, model_id = standing.principal, standing.model_id
+        principal, model_id = entitlement.principal, entitlement.model_id
         demand = Demand(
             request_id=request_id,
             tenant_id=principal.tenant_id,
@@ -130,7 +130,7 @@ class Admission:
             model_id=model_id,
             tokens=prompt_tokens + output_tokens,
             cost_micro=self._pricer.ceiling_micro(model_id, principal.plan_id, prompt_tokens, output_tokens),
-            limits=standing.limits,
+            limits=entitlement.limits,
         )
         try:
             decision = await self._limiter.admit(demand)
@@ -158,7 +158,7 @@ class Admission:
 
     def _job(
         self,
-        standing: Standing,
+        entitlement: Entitlement,
         request_id: uuid.UUID,
         prompts: list[list[int]],
         *,
@@ -171,15 +171,15 @@ class Admission:
             request=str(request_id),
             attempt=1,
             gateway=self._gateway_id,
-            tenant=standing.tenant,
-            key=standing.key,
-            model=standing.model.id,
-            card=standing.model.digest,
-            tier=standing.principal.tier,
+            tenant=entitlement.tenant,
+            key=entitlement.key,
+            model=entitlement.model.id,
+            card=entitlement.model.digest,
+            tier=entitlement.principal.tier,
             prompts=tuple(wire.pack_ids(prompt) for prompt in prompts),
             n=n,
             sampling=sampling,
-            cache_salt=standing.cache_salt,
+            cache_salt=entitlement.cache_salt,
             wait_ms=math.ceil(wait_s * 1_000),
             run_ms=self._run_ms,
             traceparent=trace.header,

@@ -18,11 +18,11 @@ import asyncpg
 from gateway.admission import claims
 from gateway.admission.bucket import Level
 from gateway.admission.claims import Verdict
-from gateway.admission.emptied import Emptied
 from gateway.admission.grace import Grace
 from gateway.admission.leases import LEASE_MS, Leases
 from gateway.admission.limiter import NOTHING, Decision, Demand, Limit, Used
 from gateway.admission.prepared import Prepared
+from gateway.admission.refusal_cache import RefusalCache
 from gateway.admission.settling import Settling
 from gateway.db import pools
 from gateway.db.lanes import Lanes
@@ -73,7 +73,7 @@ class PgLimiter:
         self._leases = Leases(pool, gateway_id)
         self._now_us = now_us
         self._grace = Grace(now_us, budget_s=budget_grace_s)
-        self._emptied = Emptied()
+        self._refusal_cache = RefusalCache()
         self._prepared: dict[int, Prepared] = {}  # by the identity of `limits`
         self._gateways = 1
         self._upkeep_due = asyncio.Event()
@@ -102,7 +102,7 @@ class PgLimiter:
         return self._grace.active
 
     def refuses(self, limits: tuple[Limit, ...]) -> Decision | None:
-        return None if self._grace.active else self._emptied.find(limits, self._now_us())
+        return None if self._grace.active else self._refusal_cache.find(limits, self._now_us())
 
     async def admit(self, demand: Demand) -> Decision:
         """Raises Unavailable when Postgres does not answer in time, and while it is away for what a local share can
@@ -143,7 +143,7 @@ class PgLimiter:
         if lease is None or lease.epoch is None:
             return
         if used.tokens <= 0:
-            self._emptied.forget()  # it may give a request back
+            self._refusal_cache.forget()  # it may give a request back
         done = self._settling.put(request_id, used, lease.demand.tenant_id)
         if not self._grace.active:
             await asyncio.wait([done], timeout=SETTLE_WAIT_S)
@@ -166,7 +166,7 @@ class PgLimiter:
         if decision.refused is None:
             self._leases.open(demand, row["epoch"])
         else:
-            self._emptied.note(demand.limits, decision, self._now_us())
+            self._refusal_cache.note(demand.limits, decision, self._now_us())
         return decision
 
     def _in_doubt(self, demand: Demand) -> None:

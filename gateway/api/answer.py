@@ -16,18 +16,18 @@ from litestar.types import Receive, Scope, Send
 
 from gateway import headers
 from gateway.admission.generation import Generation
-from gateway.api import body, errors, patience, requestid
+from gateway.api import body, client_timeout, errors, requestid
 from gateway.api.exchange import Exchange
 from gateway.api.hangup import Hangup
+from gateway.api.request_record import OK, RequestRecord
 from gateway.api.schemas import Body
 from gateway.api.shape import Choice, Heading, Shape, Usage, event
 from gateway.api.spans import spans
 from gateway.api.sse import EventStream
-from gateway.api.visit import OK, Visit
 from gateway.auth import guards
 from gateway.dispatch.terms import Terms
 from gateway.errors import ClientGone, GatewayError
-from gateway.seams import Principal
+from gateway.protocols import Principal
 from gateway.services import Services
 from shared import log
 
@@ -60,66 +60,66 @@ class Answers:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request from its first line to its last byte. Raises nothing but a cancel from outside."""
-        visit = Visit.begin(scope, self._services.metrics, self._services.tracer)
+        record = RequestRecord.begin(scope, self._services.metrics, self._services.tracer)
         try:
-            content = await self._served(visit, scope, receive, send)
+            content = await self._served(record, scope, receive, send)
         except Exception as error:  # noqa: BLE001 - the outermost place: every request gets its answer and its line
-            self._ended(visit, error)
-            if not visit.answering:
-                told = error if isinstance(error, GatewayError) else _unexpected(error, visit, scope)
-                await _reply(send, visit, errors.status(told), errors.headers(told), errors.encode(told))
+            self._ended(record, error)
+            if not record.answering:
+                told = error if isinstance(error, GatewayError) else _unexpected(error, record, scope)
+                await _reply(send, record, errors.status(told), errors.headers(told), errors.encode(told))
         except BaseException as error:
-            self._ended(visit, error)
+            self._ended(record, error)
             raise
         else:
-            self._ended(visit, None)
+            self._ended(record, None)
             if content is not None:
-                assert visit.exchange is not None
-                await _reply(send, visit, 200, visit.exchange.headers, content)
+                assert record.exchange is not None
+                await _reply(send, record, 200, record.exchange.headers, content)
 
-    def _ended(self, visit: Visit, error: BaseException | None) -> None:
-        if visit.trace.sampled:
+    def _ended(self, record: RequestRecord, error: BaseException | None) -> None:
+        if record.trace.sampled:
             endpoint = self._endpoint
-            told = spans(visit, error, path=endpoint.path, operation=endpoint.operation, now_s=monotonic())
+            told = spans(record, error, path=endpoint.path, operation=endpoint.operation, now_s=monotonic())
             self._services.tracer.record(told)
-        visit.end(error)
+        record.end(error)
 
-    async def _served(self, visit: Visit, scope: Scope, receive: Receive, send: Send) -> bytes | None:
+    async def _served(self, record: RequestRecord, scope: Scope, receive: Receive, send: Send) -> bytes | None:
         """The whole answer, or None if it has been streamed. Raises GatewayError."""
-        principal, data = await self._let_in(visit, scope, receive)
+        principal, data = await self._let_in(record, scope, receive)
         try:
-            terms = patience.terms(scope, principal.tier_bounds)
-            asked, generation = self._parsed(visit, principal, data)
+            terms = client_timeout.terms(scope, principal.tier_bounds)
+            asked, generation = self._parsed(record, principal, data)
             hangup = Hangup(receive)
             try:
-                exchange = await self._begin(visit, principal, generation, terms)
-                shape = self._endpoint.shape(_heading(visit, asked, generation, exchange.choices))
-                if not visit.stream:
+                exchange = await self._begin(record, principal, generation, terms)
+                shape = self._endpoint.shape(_heading(record, asked, generation, exchange.choices))
+                if not record.stream:
                     content = await _whole(exchange, shape)
-                    visit.outcome = OK
+                    record.outcome = OK
                     return content
                 await exchange.await_first()
-                await self._stream(visit, exchange, shape, send, hangup)
+                await self._stream(record, exchange, shape, send, hangup)
             except asyncio.CancelledError:
                 if hangup.explains_cancel():
                     raise ClientGone("The client closed the connection.") from None
                 raise
             finally:
                 hangup.stop()
-                if visit.exchange is not None:
-                    await visit.exchange.close()
+                if record.exchange is not None:
+                    await record.exchange.close()
         finally:
             self._services.gate.leave()
         return None
 
-    async def _let_in(self, visit: Visit, scope: Scope, receive: Receive) -> tuple[Principal, bytes]:
+    async def _let_in(self, record: RequestRecord, scope: Scope, receive: Receive) -> tuple[Principal, bytes]:
         """The caller and the body, with a place taken at the gate. Raises GatewayError; then no place is taken."""
         gate, settings, inside = self._services.gate, self._settings, False
         try:
             principal = await guards.inference(scope, self._services)
             gate.enter()  # not before: whoever has no key could take all places
             inside = True
-            visit.tenant = str(principal.tenant_id)
+            record.tenant = str(principal.tenant_id)
             data = await body.read(scope, receive, bytes_max=settings.body_bytes_max, seconds=settings.body_s)
         except BaseException as error:
             if inside:
@@ -129,52 +129,56 @@ class Answers:
             raise
         return principal, data
 
-    def _parsed(self, visit: Visit, principal: Principal, data: bytes) -> tuple[Body, Generation]:
+    def _parsed(self, record: RequestRecord, principal: Principal, data: bytes) -> tuple[Body, Generation]:
         endpoint = self._endpoint
         asked = body.decode(data, endpoint.lenient if principal.ignore_unknown_fields else endpoint.decoder)
-        visit.stream = bool(asked.stream)
+        record.stream = bool(asked.stream)
         if self._services.dispatcher.fleet.find(asked.model):  # otherwise it is the client's text, and no label
-            visit.model = asked.model
+            record.model = asked.model
         return asked, endpoint.parse(asked)
 
-    async def _begin(self, visit: Visit, principal: Principal, generation: Generation, terms: Terms) -> Exchange:
-        """Admit and dispatch. `visit` notes the exchange before anything can fail, so that it is always closed."""
+    async def _begin(
+        self, record: RequestRecord, principal: Principal, generation: Generation, terms: Terms
+    ) -> Exchange:
+        """Admit and dispatch. `record` notes the exchange before anything can fail, so that it is always closed."""
         services = self._services
         if terms.retry:
-            services.metrics.client_retries.labels(visit.model).inc()
-        visit.asked_s = monotonic()
+            services.metrics.client_retries.labels(record.model).inc()
+        record.asked_s = monotonic()
         admitted = await services.admission.admit(
             principal,
-            visit.request_id,
+            record.request_id,
             generation,
-            wait_s=terms.patience_s,
-            trace=visit.inference,
+            wait_s=terms.timeout_s,
+            trace=record.inference,
             check=lambda job, pool: services.dispatcher.check_load(
-                job, pool, terms.after(monotonic() - visit.arrived_s)
+                job, pool, terms.after(monotonic() - record.arrived_s)
             ),
         )
-        visit.admitted_s = monotonic()
-        visit.exchange = exchange = Exchange(
+        record.admitted_s = monotonic()
+        record.exchange = exchange = Exchange(
             admitted,
             admission=services.admission,
             dispatcher=services.dispatcher,
             metrics=services.metrics,
-            arrived_s=visit.arrived_s,
+            arrived_s=record.arrived_s,
         )
         await exchange.open(terms, self._settings.run_s)
         return exchange
 
-    async def _stream(self, visit: Visit, exchange: Exchange, shape: Shape, send: Send, hangup: Hangup) -> None:
+    async def _stream(
+        self, record: RequestRecord, exchange: Exchange, shape: Shape, send: Send, hangup: Hangup
+    ) -> None:
         settings, streams_open = self._settings, self._services.metrics.streams_open
         stream = EventStream(send, hangup, keepalive_s=settings.keepalive_s, stall_s=settings.stall_s)
         streams_open.inc()
-        visit.answering = True
+        record.answering = True
         try:
-            await stream.start(_lines(visit, exchange.headers))
+            await stream.start(_lines(record, exchange.headers))
             data, last = shape.opening(), False
             while not last:
                 await stream.put(data)
-                data, last = await _events(exchange, shape, visit)
+                data, last = await _events(exchange, shape, record)
             await stream.put(data)
             await stream.end()
         finally:
@@ -182,9 +186,9 @@ class Answers:
             streams_open.dec()
 
 
-def _heading(visit: Visit, asked: Body, generation: Generation, choices: int) -> Heading:
+def _heading(record: RequestRecord, asked: Body, generation: Generation, choices: int) -> Heading:
     return Heading(
-        request=visit.request,
+        request=record.request,
         created_s=int(time()),
         model=asked.model,
         choices=choices,
@@ -201,7 +205,7 @@ async def _whole(exchange: Exchange, shape: Shape) -> bytes:
     return shape.whole(choices, Usage.of(await exchange.end()))
 
 
-async def _events(exchange: Exchange, shape: Shape, visit: Visit) -> tuple[bytes, bool]:
+async def _events(exchange: Exchange, shape: Shape, record: RequestRecord) -> tuple[bytes, bool]:
     """The next events, and whether they are the last. An error becomes the last one, without [DONE]."""
     try:
         while chunks := await exchange.next():
@@ -211,29 +215,29 @@ async def _events(exchange: Exchange, shape: Shape, visit: Visit) -> tuple[bytes
     except GatewayError as error:
         told = error
     except Exception:  # the last place that can tell the client
-        logger.exception("stream.crashed", request=visit.request, trace=visit.trace.trace)
+        logger.exception("stream.crashed", request=record.request, trace=record.trace.trace)
         told = GatewayError(errors.UNEXPECTED)
     else:
-        visit.outcome = OK
+        record.outcome = OK
         return closing, True
-    visit.outcome = errors.outcome(told)
+    record.outcome = errors.outcome(told)
     await exchange.close()
     return event(errors.encode(told)), True
 
 
-def _unexpected(error: Exception, visit: Visit, scope: Scope) -> GatewayError:
+def _unexpected(error: Exception, record: RequestRecord, scope: Scope) -> GatewayError:
     """Worth one more try, unless tokens were used for it: they are paid for, and would be again."""
-    retry = not visit.tokens_used() and not patience.is_retry(headers.values(scope, patience.RETRY_COUNT))
-    return errors.unexpected(error, request=visit.request, trace=visit.trace.trace, retry=retry)
+    retry = not record.tokens_used() and not client_timeout.is_retry(headers.values(scope, client_timeout.RETRY_COUNT))
+    return errors.unexpected(error, request=record.request, trace=record.trace.trace, retry=retry)
 
 
-async def _reply(send: Send, visit: Visit, status: int, told: dict[str, str], content: bytes) -> None:
-    lines = [JSON, (b"content-length", b"%d" % len(content)), *_lines(visit, told)]
+async def _reply(send: Send, record: RequestRecord, status: int, told: dict[str, str], content: bytes) -> None:
+    lines = [JSON, (b"content-length", b"%d" % len(content)), *_lines(record, told)]
     await send({"type": "http.response.start", "status": status, "headers": lines})
     await send({"type": "http.response.body", "body": content, "more_body": False})
 
 
-def _lines(visit: Visit, told: dict[str, str]) -> list[tuple[bytes, bytes]]:
-    lines = requestid.header_lines(visit.request, visit.trace.trace)
+def _lines(record: RequestRecord, told: dict[str, str]) -> list[tuple[bytes, bytes]]:
+    lines = requestid.header_lines(record.request, record.trace.trace)
     lines += [(name.encode(), value.encode()) for name, value in told.items()]
     return lines

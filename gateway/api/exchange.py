@@ -12,7 +12,7 @@ from gateway.admission.admission import Admission, Admitted
 from gateway.dispatch.terms import Terms
 from gateway.errors import RequestFailed
 from gateway.metrics import Metrics
-from gateway.seams import Dispatcher, RequestStream
+from gateway.protocols import Dispatcher, RequestStream
 from shared import wire
 
 GATHERED = 32  # chunks for which the reader of a whole answer is woken

@@ -9,7 +9,7 @@ from litestar.params import FromPath
 
 from gateway.auth import guards
 from gateway.errors import ModelNotFound
-from gateway.seams import Principal
+from gateway.protocols import Principal
 from gateway.services import Services
 
 

@@ -10,50 +10,52 @@ from typing import Final
 
 from gateway.api import errors
 from gateway.api.exchange import Exchange
-from gateway.api.visit import GONE, OK, Visit
+from gateway.api.request_record import GONE, OK, RequestRecord
 from gateway.errors import ClientGone, GatewayError
 from shared.trace import Span, Value
 
 PROVIDER: Final = "forebay"
 
 
-def spans(visit: Visit, error: BaseException | None, *, path: str, operation: str, now_s: float) -> Iterator[Span]:
+def spans(
+    record: RequestRecord, error: BaseException | None, *, path: str, operation: str, now_s: float
+) -> Iterator[Span]:
     """The spans of a sampled request that has ended; `error` is what was raised."""
-    outcome = visit.outcome if error is None else errors.outcome(error)
-    status = 200 if error is None or visit.answering else _status(error)
+    outcome = record.outcome if error is None else errors.outcome(error)
+    status = 200 if error is None or record.answering else _status(error)
     failed = status is not None and (status >= 500 or (status == 200 and outcome not in {OK, GONE}))
     fault = outcome if failed else None
     yield Span(
         name=f"POST {path}",
         kind="server",
-        context=visit.trace,
-        parent=visit.caller,
-        start_s=visit.arrived_s,
+        context=record.trace,
+        parent=record.caller,
+        start_s=record.arrived_s,
         end_s=now_s,
-        attributes=_served(visit, path, status, outcome),
+        attributes=_served(record, path, status, outcome),
         error=fault,
     )
-    if visit.asked_s is None:
+    if record.asked_s is None:
         return
-    admitted_s = visit.admitted_s
+    admitted_s = record.admitted_s
     yield Span(
         name="admission",
-        context=visit.trace.child(),
-        parent=visit.trace,
-        start_s=visit.asked_s,
+        context=record.trace.child(),
+        parent=record.trace,
+        start_s=record.asked_s,
         end_s=now_s if admitted_s is None else admitted_s,
         attributes={"forebay.outcome": outcome if admitted_s is None else OK},
         error=fault if admitted_s is None else None,
     )
-    if admitted_s is not None and visit.exchange is not None:
+    if admitted_s is not None and record.exchange is not None:
         yield Span(
-            name=f"{operation} {visit.model}",
+            name=f"{operation} {record.model}",
             kind="client",
-            context=visit.inference,
-            parent=visit.trace,
+            context=record.inference,
+            parent=record.trace,
             start_s=admitted_s,
             end_s=now_s,
-            attributes={"gen_ai.operation.name": operation, **_inferred(visit, visit.exchange, outcome)},
+            attributes={"gen_ai.operation.name": operation, **_inferred(record, record.exchange, outcome)},
             error=fault,
         )
 
@@ -67,30 +69,30 @@ def _status(error: BaseException) -> int | None:
     return 500 if isinstance(error, Exception) else None
 
 
-def _served(visit: Visit, path: str, status: int | None, outcome: str) -> dict[str, Value]:
+def _served(record: RequestRecord, path: str, status: int | None, outcome: str) -> dict[str, Value]:
     attributes: dict[str, Value] = {
         "http.request.method": "POST",
         "http.route": path,
         "url.path": path,
         "url.scheme": "http",
-        "forebay.request.id": visit.request,
+        "forebay.request.id": record.request,
         "forebay.outcome": outcome,
     }
     if status is not None:
         attributes["http.response.status_code"] = status
-    if visit.tenant is not None:
-        attributes["forebay.tenant.id"] = visit.tenant
+    if record.tenant is not None:
+        attributes["forebay.tenant.id"] = record.tenant
     return attributes
 
 
-def _inferred(visit: Visit, exchange: Exchange, outcome: str) -> dict[str, Value]:
+def _inferred(record: RequestRecord, exchange: Exchange, outcome: str) -> dict[str, Value]:
     prompt_tokens, completion_tokens = exchange.used
     attributes: dict[str, Value] = {
         "gen_ai.provider.name": PROVIDER,
-        "gen_ai.request.model": visit.model,
-        "gen_ai.response.model": visit.model,
-        "gen_ai.response.id": visit.request,
-        "gen_ai.request.stream": visit.stream,
+        "gen_ai.request.model": record.model,
+        "gen_ai.response.model": record.model,
+        "gen_ai.response.id": record.request,
+        "gen_ai.request.stream": record.stream,
         "gen_ai.request.choice.count": exchange.choices,
         "gen_ai.request.max_tokens": exchange.max_tokens,
         "gen_ai.usage.input_tokens": prompt_tokens,
@@ -101,5 +103,5 @@ def _inferred(visit: Visit, exchange: Exchange, outcome: str) -> dict[str, Value
     if exchange.finishes:
         attributes["gen_ai.response.finish_reasons"] = tuple(exchange.finishes)
     if exchange.first_s is not None:
-        attributes["gen_ai.response.time_to_first_chunk"] = exchange.first_s - visit.arrived_s
+        attributes["gen_ai.response.time_to_first_chunk"] = exchange.first_s - record.arrived_s
     return attributes

@@ -8,7 +8,7 @@ from gateway import headers
 from gateway.auth import address
 from gateway.auth.address import Address
 from gateway.errors import Forbidden
-from gateway.seams import Principal
+from gateway.protocols import Principal
 from gateway.services import Services
 
 INFERENCE: Final = "inference"

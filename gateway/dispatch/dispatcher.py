@@ -177,7 +177,7 @@ class Dispatcher:
     async def _start(self, attempt: Attempt, terms: Terms) -> None:
         """Wait until a worker has accepted it. Raises GatewayError."""
         waited_s = self._clock.monotonic() - attempt.opened_at
-        left_s = max(terms.patience_s - waited_s - self.limits.shed_early_s, 0.0)
+        left_s = max(terms.timeout_s - waited_s - self.limits.shed_early_s, 0.0)
         attempt.timer = asyncio.get_running_loop().call_later(left_s, self._shed, attempt, terms)
         with self.overload.queues.holding(attempt.job, attempt.pool):
             self._publication.begin(attempt, partial(self._not_published, attempt, terms))

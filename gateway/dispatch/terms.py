@@ -17,7 +17,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     retry: bool = False  # the client says that it has sent this before
 
     @property
-    def patience_s(self) -> float:
+    def timeout_s(self) -> float:
         """For how long it is still useful that a worker starts the request."""
         return self.wait_s if self.client_s is None else min(self.wait_s, self.client_s)
 

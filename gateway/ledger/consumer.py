@@ -25,7 +25,7 @@ from shared.bus import Bus, BusError, translated
 BATCH_MAX: Final = 500
 GATHER_S: Final = 0.05  # how long a first event waits for company
 IDLE_S: Final = 5.0
-PATIENCE_S: Final = 2.0
+TIMEOUT_S: Final = 2.0
 RETRY_S: Final = 1.0
 ACK: Final = b"+ACK"
 UPKEEP_S: Final = 3_600.0
@@ -60,7 +60,7 @@ class Ledger:
         """One subscription's life: until nothing has come for a while, or a fault. It is made anew each time, because
         a pull subscription may stay deaf over a server's restart, and the stream or the consumer may be gone.
         """
-        await self._bus.wait_ready(PATIENCE_S)
+        await self._bus.wait_ready(TIMEOUT_S)
         subscription = await self._subscribe()
         try:
             while True:

@@ -65,7 +65,7 @@ async def test_a_reader_that_leaves_while_its_job_is_being_published_loses_nothi
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         await until(lambda: dispatcher.open_attempts == 0)
-        await until(lambda: len(worker.link.custody.holdings) == 0)
+        await until(lambda: len(worker.link.custody.attempts) == 0)
         assert worker.link.custody.stats.blocks_free == worker.link.custody.stats.blocks_total
         opened_ids = {wanted.request for wanted in asked}
         events = await usage(nats_server.url, expected=0)

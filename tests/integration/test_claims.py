@@ -39,7 +39,7 @@ async def test_a_full_worker_leaves_jobs_in_the_queue(nats_server: services.Nats
         async def ask() -> None:
             nonlocal peak
             async with opened(dispatcher, job(dispatcher, max_tokens=30)) as stream:
-                peak = max(peak, len(worker.link.custody.holdings))
+                peak = max(peak, len(worker.link.custody.attempts))
                 await read(stream)
 
         await asyncio.gather(*(ask() for _ in range(12)))

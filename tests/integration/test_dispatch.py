@@ -33,7 +33,7 @@ async def test_answer_arrives_whole_and_is_billed(nats_server: services.NatsServ
         assert (event.finish, event.prompt_tokens, event.completion_tokens) == ("length", 5, 40)
         assert (event.tenant, event.key, event.model) == (wanted.tenant, wanted.key, wanted.model)
         assert dispatcher.open_attempts == 0
-        await until(lambda: len(worker.link.custody.holdings) == 0)
+        await until(lambda: len(worker.link.custody.attempts) == 0)
 
 
 async def test_the_bill_is_durable_before_the_end_is_seen(nats_server: services.NatsServer) -> None:
@@ -53,7 +53,7 @@ async def test_the_bill_is_durable_before_the_end_is_seen(nats_server: services.
 
 
 async def test_an_end_does_not_wait_for_ever_for_its_bill(nats_server: services.NatsServer) -> None:
-    async with fleet(nats_server.url, bill_patience_s=0.3) as workers, gateway(nats_server.url) as dispatcher:
+    async with fleet(nats_server.url, bill_timeout_s=0.3) as workers, gateway(nats_server.url) as dispatcher:
         worker = workers.start()
         await ready(dispatcher)
         await dispatcher.bus.jetstream().delete_stream(subjects.USAGE_STREAM)

@@ -55,7 +55,7 @@ async def test_a_closing_gateway_cancels_what_is_open(nats_server: services.Nats
             await until(lambda: worker.link.custody.stats.running == 1)
         with pytest.raises(Unavailable):
             await reading
-        await until(lambda: len(worker.link.custody.holdings) == 0)
+        await until(lambda: len(worker.link.custody.attempts) == 0)
         [event] = await usage(nats_server.url, expected=1)
         assert event.finish == "cancelled"
 

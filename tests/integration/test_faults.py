@@ -11,8 +11,8 @@ from tests import services
 from tests.integration.fleet import fleet, gateway, job, opened, read, ready, until, usage
 from worker.engine.results import ChoiceChunk, StepResult
 from worker.engine.runner import RunnerBroken
+from worker.link.attempts import key_of
 from worker.link.engine_thread import Report
-from worker.link.held import key_of
 
 
 async def test_output_that_cannot_be_sent_ends_its_own_request(nats_server: services.NatsServer) -> None:
@@ -84,7 +84,7 @@ async def test_a_worker_whose_device_has_failed_ends_what_it_holds_and_leaves(na
         with pytest.raises(RunnerBroken):
             await worker.task
         assert (worker.link.fault, worker.link.ready) == ("the device has failed", False)
-        assert len(worker.link.custody.holdings) == 0
+        assert len(worker.link.custody.attempts) == 0
         await until(lambda: not dispatcher.fleet.serves(worker.link._digest))
         workers.start()
         outcomes = await asyncio.gather(*asked, return_exceptions=True)

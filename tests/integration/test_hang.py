@@ -49,7 +49,7 @@ async def test_a_hanging_engine_is_lost_though_its_worker_beats(nats_server: ser
 
         holdup.release()
         await ready(dispatcher)
-        await until(lambda: len(worker.link.custody.holdings) == 0)
+        await until(lambda: len(worker.link.custody.attempts) == 0)
         async with opened(dispatcher, job(dispatcher)) as stream:
             await read(stream)
         finishes = sorted(event.finish for event in await usage(nats_server.url, expected=3))

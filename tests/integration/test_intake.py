@@ -13,10 +13,10 @@ from tests.clocks import HandClock
 from tests.integration.fleet import toy_engine, until
 from tests.unit.dispatch.samples import job
 from worker.engine.service import Service
+from worker.link.claim_order import ClaimOrder
 from worker.link.intake import Intake, Where
 from worker.link.limits import LinkLimits
 from worker.link.room import Room
-from worker.link.turns import Turns
 
 POLL_S = 60.0  # of the test's clock: no test lasts so long
 
@@ -44,7 +44,7 @@ async def test_however_often_it_is_woken_it_looks_everywhere_now_and_then(nats_s
             queue=queue,
             where=Where(pool="default", tiers=(0,), card=job().card),
             room=Room(config, engine.stats()),
-            turns=Turns(service),
+            order=ClaimOrder(service),
             slow=lambda: False,
             alive=lambda _: True,
             claimed=lambda taken: claimed.append(taken.tenant),

@@ -50,7 +50,7 @@ async def test_a_worker_that_freezes_is_lost_and_what_it_says_later_counts_for_n
             async with opened(dispatcher, job(dispatcher, max_tokens=CONTEXT)) as stream:
                 await read(stream)
         # It is not on our books any more, so its next roll is answered with a cancel, and it does not bill.
-        await until(lambda: len(worker.link.custody.holdings) == 0)
+        await until(lambda: len(worker.link.custody.attempts) == 0)
         assert worker.link.custody.wasted_tokens_total > 0
         events = await usage(nats_server.url, expected=1)
         assert [event.finish for event in events] == ["lost"]
@@ -128,7 +128,7 @@ async def test_two_workers_with_one_attempt_the_first_one_owns_it(nats_server: s
             await stream.next()
             owner, other = (first, second) if stream.worker == first.link.worker else (second, first)
             other.link.custody.claimed(wanted)  # as after a republished job whose first copy had been claimed
-            await until(lambda: len(other.link.custody.holdings) == 0)
+            await until(lambda: len(other.link.custody.attempts) == 0)
             await read(stream)
             assert stream.worker == owner.link.worker
         assert stream.completion_tokens == 100
@@ -144,7 +144,7 @@ async def test_a_silent_gateway_has_its_requests_aborted_and_billed(nats_server:
             async with opened(dispatcher, job(dispatcher, max_tokens=CONTEXT)) as stream:
                 await stream.next()
                 dispatcher.bus.publish = _nothing  # its process is gone: no beat, no cancel
-                await until(lambda: len(worker.link.custody.holdings) == 0)
+                await until(lambda: len(worker.link.custody.attempts) == 0)
         [event] = await usage(nats_server.url, expected=1)
         assert (event.finish, event.final) == ("cancelled", True)
         assert 0 < event.completion_tokens < CONTEXT - 10

@@ -124,7 +124,7 @@ async def test_running_streams_end_with_an_error_when_the_outage_lasts(nats_serv
         nats_server.start()
         await dispatcher.bus.wait_ready(10)
         # The worker still has it: it is cancelled there, and the worker bills.
-        await until(lambda: dispatcher.open_attempts == 0 and len(worker.link.custody.holdings) == 0)
+        await until(lambda: dispatcher.open_attempts == 0 and len(worker.link.custody.attempts) == 0)
         [event] = await usage(nats_server.url, expected=1)
         assert (event.finish, event.worker) == ("cancelled", worker.link.worker)
 

@@ -229,8 +229,8 @@ async def test_a_client_that_leaves_is_seen_to_the_end_of_its_work(traced: Trace
     async with traced.http.post(traced.base + CHAT, headers=AUTH, json=body) as response:
         await response.content.readuntil(b"\n\n")
         response.close()
-    holdings = traced.worker.link.custody.holdings
-    await eventually(lambda: all(held.cancelled == "client" for held in holdings.all()))
+    attempts = traced.worker.link.custody.attempts
+    await eventually(lambda: all(attempt.cancelled == "client" for attempt in attempts.all()))
     traced.steps.release(10)
     [spans] = await traced.traces(response.headers["x-trace-id"])
     assert spans.keys() == WHOLE

@@ -19,9 +19,9 @@ from worker.engine.errors import DoesNotFit, EngineError, InvalidRequest
 from worker.engine.request import EngineRequest, SamplingParams
 from worker.engine.results import ChoiceChunk, EngineStats, StepResult
 from worker.engine.runner import RunnerBroken
-from worker.link.billed import Billed
+from worker.link.attempts import NOTHING, Attempt, Attempts, Ending, Failure, key_of
+from worker.link.bill_counts import BillCounts
 from worker.link.engine_thread import EngineThread, Report
-from worker.link.held import NOTHING, Ending, Failure, HeldAttempt, Holdings, key_of
 from worker.link.limits import LinkLimits
 from worker.link.outbox import Outbox
 from worker.link.pace import Pace
@@ -67,12 +67,12 @@ class Custody:
         self._log = log.get("custody")
         self._empty = asyncio.Event()
         self._empty.set()
-        self.holdings = Holdings()
+        self.attempts = Attempts()
         self.stats: EngineStats = engine.stats()
         self.thread = EngineThread(engine, self.on_report, reports_max=limits.reports_max)
         self.pace = pace
         self.wasted_tokens_total = 0
-        self.billed = Billed()
+        self.bill_counts = BillCounts()
         self.on_step: Callable[[float], None] = lambda _: None
         self.on_bill: Callable[[wire.UsageEvent], None] = lambda _: None
         self.on_broken: Callable[[RunnerBroken], None] = lambda _: None
@@ -81,44 +81,44 @@ class Custody:
 
     def claimed(self, job: wire.Job) -> None:
         """Take over a job that has left its queue."""
-        if self.holdings.has(job):
+        if self.attempts.has(job):
             return  # published twice and claimed twice by us: one of them is enough
-        held = self.holdings.add(job, self._clock.monotonic())
+        attempt = self.attempts.add(job, self._clock.monotonic())
         self._empty.clear()
         self._outbox.add(job.gateway, wire.Accepted(request=job.request, attempt=job.attempt))
         try:
-            request = _engine_request(held.key, job)
+            request = _engine_request(attempt.key, job)
             _check_fits(request, self._tokens_max)
         except Exception as error:  # noqa: BLE001 - see the module's docstring
-            self._refuse(held, error)
+            self._refuse(attempt, error)
             return
-        self._room.promise(held.key, job)
+        self._room.promise(attempt.key, job)
         self.thread.add(request)
 
     def cancel(self, cancel: wire.Cancel) -> None:
         """Idempotent; unknown ids are ignored."""
-        held = self.holdings.get(key_of(cancel.request, cancel.attempt))
-        if held is not None:
-            self._abort(held, cancel.reason)
+        attempt = self.attempts.get(key_of(cancel.request, cancel.attempt))
+        if attempt is not None:
+            self._abort(attempt, cancel.reason)
 
     def abort_gateway(self, gateway: str) -> None:
         """Abort all attempts of a silent gateway: nobody reads their output."""
-        for held in self.holdings.of_gateway(gateway):
-            self._abort(held, "client")
+        for attempt in self.attempts.of_gateway(gateway):
+            self._abort(attempt, "client")
 
     def abort_all(self) -> None:
         """Abort everything: this worker is stopping and can wait no longer."""
-        for held in self.holdings.all():
-            if held.cancelled is None:
-                held.failure = held.failure or LEAVING
-            self._abort(held, "shutdown")
+        for attempt in self.attempts.all():
+            if attempt.cancelled is None:
+                attempt.failure = attempt.failure or LEAVING
+            self._abort(attempt, "shutdown")
 
     def abort_overdue(self) -> None:
         """Attempts whose gateway should have stopped them long ago."""
         now = self._clock.monotonic()
-        for held in self.holdings.all():
-            if now - held.claimed_at > held.job.run_ms / 1000 + self._limits.run_slack_s:
-                self._abort(held, "deadline")
+        for attempt in self.attempts.all():
+            if now - attempt.claimed_at > attempt.job.run_ms / 1000 + self._limits.run_slack_s:
+                self._abort(attempt, "deadline")
 
     async def wait_empty(self, timeout_s: float) -> bool:
         """Whether everything held has ended within `timeout_s`."""
@@ -129,10 +129,10 @@ class Custody:
             return False
         return True
 
-    def _abort(self, held: HeldAttempt, reason: wire.CancelReason) -> None:
-        if held.cancelled is None and not held.ending:
-            held.cancelled = reason
-            self.thread.abort(held.key)
+    def _abort(self, attempt: Attempt, reason: wire.CancelReason) -> None:
+        if attempt.cancelled is None and not attempt.ending:
+            attempt.cancelled = reason
+            self.thread.abort(attempt.key)
 
     # -- out
 
@@ -156,88 +156,88 @@ class Custody:
         if step.broken is not None:
             self.on_broken(step.broken)
         for key in step.started:
-            held = self.holdings.get(key)
-            if held is not None:
-                held.started_at = max(held.claimed_at, now - step_s)
+            attempt = self.attempts.get(key)
+            if attempt is not None:
+                attempt.started_at = max(attempt.claimed_at, now - step_s)
         for chunk in step.chunks:
             self._guarded(chunk.request, self._send_chunk, chunk, now)
         for done in step.done:
-            held = self.holdings.get(done.request)
-            if held is not None and done.error is None:
-                self.pace.finished(done.totals, sequences=held.sequences)
+            attempt = self.attempts.get(done.request)
+            if attempt is not None and done.error is None:
+                self.pace.finished(done.totals, sequences=attempt.sequences)
             outcome: wire.Outcome = "finished" if done.error is None else "error"
             self._guarded(done.request, self._end, Ending(outcome, done.totals, done.error, done.message))
 
-    def _guarded(self, key: str, work: Callable[[HeldAttempt, *Ts], None], *args: *Ts) -> None:
+    def _guarded(self, key: str, work: Callable[[Attempt, *Ts], None], *args: *Ts) -> None:
         """Do `work` for an attempt, if it is still held; an error of it ends that attempt alone."""
-        held = self.holdings.get(key)
-        if held is None:
+        attempt = self.attempts.get(key)
+        if attempt is None:
             return
         try:
-            work(held, *args)
+            work(attempt, *args)
         except Exception as error:  # noqa: BLE001 - see the module's docstring
-            self._log.error("request.failed", request=held.job.request, trace=held.trace_id, exc_info=error)
-            if held.ending:
-                self._let_go(held)  # not even its end can be told: that the next roll leaves it out tells
+            self._log.error("request.failed", request=attempt.job.request, trace=attempt.trace_id, exc_info=error)
+            if attempt.ending:
+                self._let_go(attempt)  # not even its end can be told: that the next roll leaves it out tells
             else:
-                held.failure = FAULT
+                attempt.failure = FAULT
                 self.thread.abort(key)
 
-    def _send_chunk(self, held: HeldAttempt, chunk: ChoiceChunk, now: float) -> None:
-        if held.cancelled is None and held.failure is None and not held.ending:
-            self._outbox.add(held.job.gateway, held.chunk(chunk, now))
+    def _send_chunk(self, attempt: Attempt, chunk: ChoiceChunk, now: float) -> None:
+        if attempt.cancelled is None and attempt.failure is None and not attempt.ending:
+            self._outbox.add(attempt.job.gateway, attempt.chunk(chunk, now))
 
-    def _refuse(self, held: HeldAttempt, error: Exception) -> None:
+    def _refuse(self, attempt: Attempt, error: Exception) -> None:
         if isinstance(error, DoesNotFit):
             failure = Failure("does_not_fit", str(error))
         elif isinstance(error, (EngineError, ValueError)):
             failure = Failure("invalid_request", str(error))
         else:
-            self._log.error("request.failed", request=held.job.request, trace=held.trace_id, exc_info=error)
+            self._log.error("request.failed", request=attempt.job.request, trace=attempt.trace_id, exc_info=error)
             failure = FAULT
-        self._end(held, Ending("error", NOTHING, failure.code, failure.message))
+        self._end(attempt, Ending("error", NOTHING, failure.code, failure.message))
 
-    def _end(self, held: HeldAttempt, ending: Ending) -> None:
-        if held.ending:
+    def _end(self, attempt: Attempt, ending: Ending) -> None:
+        if attempt.ending:
             return
-        held.ending = True
-        if held.failure is not None and held.cancelled != "duplicate":
-            ending = Ending("error", ending.totals, held.failure.code, held.failure.message)
-        elif held.cancelled is not None:
+        attempt.ending = True
+        if attempt.failure is not None and attempt.cancelled != "duplicate":
+            ending = Ending("error", ending.totals, attempt.failure.code, attempt.failure.message)
+        elif attempt.cancelled is not None:
             ending = Ending("cancelled", ending.totals)
-        if held.cancelled == "duplicate":
+        if attempt.cancelled == "duplicate":
             self.wasted_tokens_total += ending.totals.completion_tokens
-            self._send_end(held, ending)
+            self._send_end(attempt, ending)
             return
-        event = held.bill(ending, worker=self._worker, now=self._clock.monotonic())
+        event = attempt.bill(ending, worker=self._worker, now=self._clock.monotonic())
         self.on_bill(event)
-        self.billed.add(event)
+        self.bill_counts.add(event)
         if ending.totals is NOTHING:
-            self._usage.submit(event, trace=held.trace_id)
-            self._send_end(held, ending)
+            self._usage.submit(event, trace=attempt.trace_id)
+            self._send_end(attempt, ending)
         else:
-            ended = self._end_after_bill(held, event, ending)
-            self._tasks.spawn(ended, "end", request=held.job.request, trace=held.trace_id)
+            ended = self._end_after_bill(attempt, event, ending)
+            self._tasks.spawn(ended, "end", request=attempt.job.request, trace=attempt.trace_id)
 
-    async def _end_after_bill(self, held: HeldAttempt, event: wire.UsageEvent, ending: Ending) -> None:
-        if not await self._usage.publish(event, self._limits.bill_patience_s, trace=held.trace_id):
-            self._log.warning("usage.late", request=held.job.request, trace=held.trace_id)
-        self._send_end(held, ending)
+    async def _end_after_bill(self, attempt: Attempt, event: wire.UsageEvent, ending: Ending) -> None:
+        if not await self._usage.publish(event, self._limits.bill_timeout_s, trace=attempt.trace_id):
+            self._log.warning("usage.late", request=attempt.job.request, trace=attempt.trace_id)
+        self._send_end(attempt, ending)
 
-    def _send_end(self, held: HeldAttempt, ending: Ending) -> None:
-        self._outbox.add(held.job.gateway, held.end(ending))
-        self._let_go(held)
-        self._tell(held, ending)
+    def _send_end(self, attempt: Attempt, ending: Ending) -> None:
+        self._outbox.add(attempt.job.gateway, attempt.end(ending))
+        self._let_go(attempt)
+        self._tell(attempt, ending)
 
-    def _tell(self, held: HeldAttempt, ending: Ending) -> None:
+    def _tell(self, attempt: Attempt, ending: Ending) -> None:
         """Those who look on."""
         now, totals = self._clock.monotonic(), ending.totals
         self._log.info(
             "attempt.ended",
-            request=held.job.request,
-            attempt=held.job.attempt,
-            trace=held.trace_id,
-            tenant=held.job.tenant,
+            request=attempt.job.request,
+            attempt=attempt.job.attempt,
+            trace=attempt.trace_id,
+            tenant=attempt.job.tenant,
             outcome=ending.outcome,
             error=ending.error,
             prompt_tokens=totals.prompt_tokens,
@@ -245,14 +245,14 @@ class Custody:
             completion_tokens=totals.completion_tokens,
             preemptions=totals.preemptions,
             recomputed_tokens=totals.recomputed_tokens,
-            total_ms=round((now - held.claimed_at) * 1000),
+            total_ms=round((now - attempt.claimed_at) * 1000),
         )
-        if held.trace is not None and held.trace.sampled:
-            self._tracer.record(spans(held, ending, pool=self._pool, worker=self._worker, now=now))
+        if attempt.trace is not None and attempt.trace.sampled:
+            self._tracer.record(spans(attempt, ending, pool=self._pool, worker=self._worker, now=now))
 
-    def _let_go(self, held: HeldAttempt) -> None:
-        self.holdings.remove(held)
-        if not len(self.holdings):
+    def _let_go(self, attempt: Attempt) -> None:
+        self.attempts.remove(attempt)
+        if not len(self.attempts):
             self._empty.set()
 
 

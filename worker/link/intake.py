@@ -21,9 +21,9 @@ from shared import log, subjects, wire
 from shared.bus import Bus, BusUnavailable, Interest
 from shared.clock import Clock
 from shared.jobs import LONG_AGO, JobQueue, Queued, QueueMissing, Waiting
+from worker.link.claim_order import ClaimOrder, TierOrder
 from worker.link.limits import LinkLimits
 from worker.link.room import Room
-from worker.link.turns import TierTurns, Turns
 
 Claim = wire.Job | Literal["none", "no room"]
 
@@ -71,7 +71,7 @@ class Intake:
         queue: JobQueue,
         where: Where,
         room: Room,
-        turns: Turns,
+        order: ClaimOrder,
         slow: Callable[[], bool],
         alive: Callable[[str], bool],
         claimed: Callable[[wire.Job], None],
@@ -82,7 +82,7 @@ class Intake:
         self._queue = queue
         self._where = where
         self._room = room
-        self._turns = turns
+        self._order = order
         self._slow = slow
         self._alive = alive
         self._claimed = claimed
@@ -176,9 +176,9 @@ class Intake:
         all by urgency. What comes first and does not fit is overtaken by nothing less urgent.
         """
         for look in looks:
-            self._turns.waiting(look.tier, look.jobs.keys())
-        orders = {look.tier: self._turns.order(look.tier, look.jobs) for look in looks}
-        owed = [look for look in looks if self._turns.owed(look.tier)]
+            self._order.waiting(look.tier, look.jobs.keys())
+        orders = {look.tier: self._order.of(look.tier, look.jobs) for look in looks}
+        owed = [look for look in looks if self._order.owed(look.tier)]
         left: int | None = None
         for look, most in [*((look, 1) for look in owed), *((look, subjects.JOBS_MSGS_MAX) for look in looks)]:
             if left is not None and look.tier > left:
@@ -194,12 +194,12 @@ class Intake:
         except QueueMissing:
             await self._queue.ensure(self._where.pool, tier)
             return Waiting({}, LONG_AGO)
-        self._turns.only(tier, {*map(subjects.tenant_of, waiting.jobs), *self._room.promised_tenants(tier)})
+        self._order.only(tier, {*map(subjects.tenant_of, waiting.jobs), *self._room.promised_tenants(tier)})
         return waiting
 
-    async def _claim_tier(self, look: _Look, turns: TierTurns, most: int) -> bool:
+    async def _claim_tier(self, look: _Look, order: TierOrder, most: int) -> bool:
         """Claim as long as there is room, one job at a time, of whoever's turn it is. False when a job has no room."""
-        while most > 0 and (tenant := turns.first()) is not None:
+        while most > 0 and (tenant := order.first()) is not None:
             if not self._room.open_to(look.tier) or self._stopped:
                 return False
             subject = subjects.job_subject(self._where.pool, look.tier, tenant)
@@ -207,9 +207,9 @@ class Intake:
             if claim == "no room":
                 return False
             if claim == "none":
-                turns.exhausted()
+                order.exhausted()
             else:
-                self._turns.took(turns, tenant, sum(len(prompt) // 4 for prompt in claim.prompts))
+                self._order.took(order, tenant, sum(len(prompt) // 4 for prompt in claim.prompts))
                 most -= 1
         return True
 

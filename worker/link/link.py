@@ -24,6 +24,7 @@ from worker.engine.engine import Engine
 from worker.engine.runner import RunnerBroken
 from worker.engine.service import Service
 from worker.link.beat import Beats
+from worker.link.claim_order import ClaimOrder
 from worker.link.custody import Custody
 from worker.link.intake import Intake, Where
 from worker.link.limits import LinkLimits
@@ -31,7 +32,6 @@ from worker.link.load import worker_load
 from worker.link.outbox import Outbox
 from worker.link.pace import Pace
 from worker.link.room import Room
-from worker.link.turns import Turns
 
 SHUTDOWN_WAIT_S = 5.0  # for the ends of what was aborted at the end of a drain, and for the engine's last step
 
@@ -95,7 +95,7 @@ class Link:
             queue=self._queue,
             where=Where(pool=card.pool, tiers=tiers, card=self._digest),
             room=room,
-            turns=Turns(service),
+            order=ClaimOrder(service),
             slow=self._slow,
             alive=self._beats.alive,
             claimed=self.custody.claimed,
@@ -161,13 +161,13 @@ class Link:
             raise self._broken
 
     async def _drain(self, claiming: asyncio.Task[None], drain_s: float) -> None:
-        self._log.info("worker.draining", attempts=len(self.custody.holdings))
+        self._log.info("worker.draining", attempts=len(self.custody.attempts))
         self._draining = True
         self.intake.stop()
         await self._beats.beat()
         await claiming  # a claim that is under way still counts
         if not await self.custody.wait_empty(drain_s):
-            self._log.warning("worker.aborting", attempts=len(self.custody.holdings))
+            self._log.warning("worker.aborting", attempts=len(self.custody.attempts))
             self.custody.abort_all()
             await self.custody.wait_empty(self._shutdown_wait_s)
         missing = await self.usage.drain(self.limits.usage_drain_s)
@@ -188,11 +188,11 @@ class Link:
         self._broke.set()
 
     async def _roll(self) -> None:
-        for gateway in {*self._beats.gateways(), *self.custody.holdings.gateways()}:
-            self.outbox.add(gateway, self.custody.holdings.roll(gateway))
+        for gateway in {*self._beats.gateways(), *self.custody.attempts.gateways()}:
+            self.outbox.add(gateway, self.custody.attempts.roll(gateway))
 
     async def _sweep(self) -> None:
-        for gateway in self.custody.holdings.gateways():
+        for gateway in self.custody.attempts.gateways():
             if not self._beats.alive(gateway):
                 self.custody.abort_gateway(gateway)
         self.custody.abort_overdue()
@@ -254,12 +254,12 @@ class Link:
                 stats,
                 self._config,
                 self.custody.pace,
-                prompt_tokens_left=self.custody.holdings.prompt_tokens_left(),
+                prompt_tokens_left=self.custody.attempts.prompt_tokens_left(),
                 floor_share=self._floor_share,
             ),
-            bills=self.custody.billed.bills,
-            billed_prompt_tokens=self.custody.billed.prompt_tokens,
-            billed_completion_tokens=self.custody.billed.completion_tokens,
+            bills=self.custody.bill_counts.bills,
+            billed_prompt_tokens=self.custody.bill_counts.prompt_tokens,
+            billed_completion_tokens=self.custody.bill_counts.completion_tokens,
         )
 
 

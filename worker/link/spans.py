@@ -9,21 +9,21 @@ from collections.abc import Iterator
 from shared import subjects
 from shared.trace import Span, Value
 from shared.traceparent import Context
-from worker.link.held import Ending, HeldAttempt
+from worker.link.attempts import Attempt, Ending
 
 
-def spans(held: HeldAttempt, ending: Ending, *, pool: str, worker: str, now: float) -> Iterator[Span]:
+def spans(attempt: Attempt, ending: Ending, *, pool: str, worker: str, now: float) -> Iterator[Span]:
     """Of a sampled attempt whose end is told."""
-    assert held.trace is not None
-    job, totals = held.job, ending.totals
+    assert attempt.trace is not None
+    job, totals = attempt.job, ending.totals
     queue = subjects.jobs_stream_name(pool, job.tier)
-    own = held.trace.child()
+    own = attempt.trace.child()
     yield Span(
         name=f"process {queue}",
         kind="consumer",
         context=own,
-        parent=held.trace,
-        start_s=held.claimed_at,
+        parent=attempt.trace,
+        start_s=attempt.claimed_at,
         end_s=now,
         attributes={
             "messaging.system": "nats",
@@ -43,20 +43,20 @@ def spans(held: HeldAttempt, ending: Ending, *, pool: str, worker: str, now: flo
         },
         error=(ending.error or ending.outcome) if ending.outcome == "error" else None,
     )
-    yield from _engine(held, own, ending, now)
+    yield from _engine(attempt, own, ending, now)
 
 
-def _engine(held: HeldAttempt, parent: Context, ending: Ending, now: float) -> Iterator[Span]:
+def _engine(attempt: Attempt, parent: Context, ending: Ending, now: float) -> Iterator[Span]:
     """Each phase lasts until the next one begins, or until the end."""
     totals = ending.totals
     phases: list[tuple[str, float | None, dict[str, Value]]] = [
-        ("engine.wait", held.claimed_at, {}),
+        ("engine.wait", attempt.claimed_at, {}),
         (
             "engine.prefill",
-            held.started_at,
-            {"forebay.tokens": totals.prompt_tokens - totals.cached_tokens, "forebay.sequences": held.sequences},
+            attempt.started_at,
+            {"forebay.tokens": totals.prompt_tokens - totals.cached_tokens, "forebay.sequences": attempt.sequences},
         ),
-        ("engine.decode", held.first_token_at, {"forebay.tokens": totals.completion_tokens}),
+        ("engine.decode", attempt.first_token_at, {"forebay.tokens": totals.completion_tokens}),
     ]
     begun = [(name, start_s, attributes) for name, start_s, attributes in phases if start_s is not None]
     ends = [start_s for _, start_s, _ in begun[1:]]

@@ -27,7 +27,7 @@ from gateway.db.audit import Author
 from gateway.db.catalogue import AlreadyExists, CatalogueError, NotFound
 from gateway.db.catalogue.transaction import transaction
 from gateway.errors import Conflict, GatewayError, InvalidRequest, ObjectNotFound, Unavailable
-from gateway.seams import Principal
+from gateway.protocols import Principal
 from gateway.services import Services
 from shared import log
 

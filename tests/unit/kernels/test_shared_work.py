@@ -10,7 +10,7 @@ from numba import njit
 from kernels.crew import Crew
 from kernels.shared_work import await_done, claim, done, ledger
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 PHASES, ITEMS = 40, 50
 
 
@@ -48,13 +48,13 @@ def test_a_phase_begins_when_the_last_item_of_the_one_before_is_done():
     mine = claim(counts, 0)
     other = threading.Thread(target=run, args=(out, counts))
     other.start()
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + TIMEOUT_S
     while counts[0, 0] <= ITEMS and time.monotonic() < until:
         time.sleep(0.01)  # until the other has found nothing more to claim
     time.sleep(0.05)  # in which it would go on, if it did not wait
     out[0, mine] += 1
     done(counts, 0)
-    other.join(PATIENCE_S)
+    other.join(TIMEOUT_S)
     assert np.array_equal(out, want())
 
 
@@ -71,14 +71,14 @@ def test_every_helper_takes_part_and_a_busy_one_takes_the_present_job_and_none_t
     caller = threading.current_thread()
 
     def first():
-        everybody.wait(PATIENCE_S)
+        everybody.wait(TIMEOUT_S)
         if threading.current_thread() is not caller:
-            go_on.wait(PATIENCE_S)
+            go_on.wait(TIMEOUT_S)
 
     crew.call(first)
     crew.call(lambda: taken.append("missed"))
     timer = threading.Thread(target=go_on.set)
-    crew.call(lambda: (timer.start() if threading.current_thread() is caller else None, last.wait(PATIENCE_S)))
+    crew.call(lambda: (timer.start() if threading.current_thread() is caller else None, last.wait(TIMEOUT_S)))
     assert taken == ["missed"]  # by the caller alone
 
 
@@ -91,5 +91,5 @@ def test_helpers_end_with_their_crew():
     del crew
     gc.collect()
     for helper in helpers:
-        helper.join(PATIENCE_S)
+        helper.join(TIMEOUT_S)
         assert not helper.is_alive()

@@ -6,7 +6,7 @@ import pytest
 from shared.traceparent import Context
 from tests.unit.dispatch.samples import job
 from worker.engine.results import RequestTotals
-from worker.link.held import NOTHING, Ending, Holdings
+from worker.link.attempts import NOTHING, Attempts, Ending
 from worker.link.spans import spans
 
 PARENT = Context("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7", True, "a=1")
@@ -15,10 +15,10 @@ TOTALS = RequestTotals(prompt_tokens=9, cached_tokens=4, completion_tokens=2)
 
 def told(ending: Ending, **times: float):
     traced = msgspec.structs.replace(job(), traceparent=PARENT.header, tracestate=PARENT.state)
-    held = Holdings().add(traced, 10.0)
+    attempt = Attempts().add(traced, 10.0)
     for name, at in times.items():
-        setattr(held, name, at)
-    return list(spans(held, ending, pool="default", worker="wk", now=20.0))
+        setattr(attempt, name, at)
+    return list(spans(attempt, ending, pool="default", worker="wk", now=20.0))
 
 
 def test_its_phases_follow_each_other() -> None:
@@ -57,5 +57,5 @@ def test_only_an_error_has_failed() -> None:
 
 @pytest.mark.parametrize("header", ["", "00-x", f"00-{'0' * 32}-{'1' * 16}-01"])
 def test_an_old_or_a_broken_gateway_s_job_has_no_trace(header: str) -> None:
-    held = Holdings().add(msgspec.structs.replace(job(), traceparent=header), 0.0)
-    assert (held.trace, held.trace_id) == (None, None)
+    attempt = Attempts().add(msgspec.structs.replace(job(), traceparent=header), 0.0)
+    assert (attempt.trace, attempt.trace_id) == (None, None)

@@ -32,7 +32,7 @@ class Ending:
 
 
 @dataclass(slots=True, eq=False)
-class HeldAttempt:
+class Attempt:
     """`key` is the engine's request id. Times are monotonic seconds."""
 
     job: wire.Job
@@ -80,6 +80,10 @@ class HeldAttempt:
             finish=chunk.finish,
             logprobs=logprobs,
         )
+
+    def roll_entry(self) -> wire.RollEntry:
+        """What has been sent for it so far."""
+        return wire.RollEntry(request=self.job.request, attempt=self.job.attempt, seq=self.seq, tokens=self.tokens)
 
     def end(self, ending: Ending) -> wire.End:
         """The last item. Made when it is sent and not before: a roll must not count what did not go out."""
@@ -136,54 +140,56 @@ def key_of(request: str, attempt: int) -> str:
     return f"{request}:{attempt}"
 
 
-class Holdings:
+class Attempts:
     """All held attempts, by key and by gateway."""
 
     def __init__(self) -> None:
-        self._held: dict[str, HeldAttempt] = {}
-        self._by_gateway: dict[str, dict[str, HeldAttempt]] = {}
+        self._by_key: dict[str, Attempt] = {}
+        self._by_gateway: dict[str, dict[str, Attempt]] = {}
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._by_key)
 
-    def add(self, job: wire.Job, now: float) -> HeldAttempt:
+    def add(self, job: wire.Job, now: float) -> Attempt:
         trace = traceparent.parse([job.traceparent], [job.tracestate])
-        held = HeldAttempt(job, key_of(job.request, job.attempt), now, trace)
-        assert held.key not in self._held, "an attempt is held once"
-        self._held[held.key] = held
-        self._by_gateway.setdefault(job.gateway, {})[held.key] = held
-        return held
+        attempt = Attempt(job, key_of(job.request, job.attempt), now, trace)
+        assert attempt.key not in self._by_key, "an attempt is held once"
+        self._by_key[attempt.key] = attempt
+        self._by_gateway.setdefault(job.gateway, {})[attempt.key] = attempt
+        return attempt
 
-    def get(self, key: str) -> HeldAttempt | None:
-        return self._held.get(key)
+    def get(self, key: str) -> Attempt | None:
+        return self._by_key.get(key)
 
     def has(self, job: wire.Job) -> bool:
-        return key_of(job.request, job.attempt) in self._held
+        return key_of(job.request, job.attempt) in self._by_key
 
-    def remove(self, held: HeldAttempt) -> None:
-        del self._held[held.key]
-        of_gateway = self._by_gateway[held.job.gateway]
-        del of_gateway[held.key]
+    def remove(self, attempt: Attempt) -> None:
+        del self._by_key[attempt.key]
+        of_gateway = self._by_gateway[attempt.job.gateway]
+        del of_gateway[attempt.key]
         if not of_gateway:
-            del self._by_gateway[held.job.gateway]
+            del self._by_gateway[attempt.job.gateway]
 
     def prompt_tokens_left(self) -> int:
         """Of the attempts that have no token yet."""
-        return sum(held.prompt_tokens for held in self._held.values() if held.first_token_at is None)
+        return sum(attempt.prompt_tokens for attempt in self._by_key.values() if attempt.first_token_at is None)
 
-    def all(self) -> list[HeldAttempt]:
-        return list(self._held.values())
+    def all(self) -> list[Attempt]:
+        return list(self._by_key.values())
 
     def gateways(self) -> list[str]:
         return list(self._by_gateway)
 
-    def of_gateway(self, gateway: str) -> list[HeldAttempt]:
+    def of_gateway(self, gateway: str) -> list[Attempt]:
         return list(self._by_gateway.get(gateway, {}).values())
 
     def roll(self, gateway: str) -> wire.Roll:
         return wire.Roll(
             entries=tuple(
-                wire.RollEntry(request=held.job.request, attempt=held.job.attempt, seq=held.seq, tokens=held.tokens)
-                for held in self.of_gateway(gateway)
+                wire.RollEntry(
+                    request=attempt.job.request, attempt=attempt.job.attempt, seq=attempt.seq, tokens=attempt.tokens
+                )
+                for attempt in self.of_gateway(gateway)
             )
         )

@@ -28,7 +28,7 @@ logger = log.get("gateway.api")
 
 
 @dataclass(slots=True)
-class Visit:
+class RequestRecord:
     """`outcome` is GONE until it is known: a stream that was not finished was left by its client."""
 
     metrics: Metrics

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gateway.admission.limiter import Decision, Limit, LimitState
 
 KEPT_US: Final = 500_000
-EMPTIED_MAX: Final = 10_000
+REFUSALS_MAX: Final = 10_000
 
 
 class _Refusal(msgspec.Struct, frozen=True):
@@ -24,7 +24,7 @@ class _Refusal(msgspec.Struct, frozen=True):
     until_us: int
 
 
-class Emptied:
+class RefusalCache:
     def __init__(self) -> None:
         self._refusals: dict[tuple[Limit, ...], _Refusal] = {}  # by all that held for the request
 
@@ -32,7 +32,7 @@ class Emptied:
         """A request under these limits was refused."""
         if decision.refused_by != "requests" or decision.retry_after_ms is None:
             return
-        if len(self._refusals) >= EMPTIED_MAX:
+        if len(self._refusals) >= REFUSALS_MAX:
             self._refusals.clear()
         self._refusals[limits] = _Refusal(decision, now_us, now_us + decision.retry_after_ms * 1_000)
 

@@ -1,8 +1,8 @@
 """What is the same for every request of one key for one model: limits, sizes, and the constant part of a job. Worked
 out once, and kept until the key or the model changes.
 
-Pure. Invariant: a standing is used only with the very principal and model objects that it was made from, so a change
-that replaces either replaces it.
+Pure. Invariant: an entitlement is used only with the very principal and model objects that it was made from, so a
+change that replaces either replaces it.
 """
 
 import hashlib
@@ -15,14 +15,14 @@ from gateway.admission import sizes
 from gateway.admission.catalog import ServedModel
 from gateway.admission.limiter import Limit
 from gateway.admission.sizes import Sizes
-from gateway.seams import Principal
+from gateway.protocols import Principal
 
 CACHE_SALT_LABEL: Final = b"forebay cache salt v1"
-STANDINGS_MAX: Final = 10_000
+ENTITLEMENTS_MAX: Final = 10_000
 
 
 @dataclass(slots=True, frozen=True)
-class Standing:
+class Entitlement:
     principal: Principal
     model: ServedModel
     model_id: uuid.UUID
@@ -33,23 +33,23 @@ class Standing:
     cache_salt: bytes
 
 
-class Standings:
+class Entitlements:
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, str], Standing] = {}
+        self._kept: dict[tuple[str, str], Entitlement] = {}
 
-    def of(self, principal: Principal, model: ServedModel) -> Standing:
+    def of(self, principal: Principal, model: ServedModel) -> Entitlement:
         name = principal.public_id, model.digest
-        standing = self._kept.get(name)
-        if standing is None or standing.principal is not principal or standing.model is not model:
-            if len(self._kept) >= STANDINGS_MAX:
+        entitlement = self._kept.get(name)
+        if entitlement is None or entitlement.principal is not principal or entitlement.model is not model:
+            if len(self._kept) >= ENTITLEMENTS_MAX:
                 self._kept.clear()
-            standing = self._kept[name] = _standing(principal, model)
-        return standing
+            entitlement = self._kept[name] = _entitlement(principal, model)
+        return entitlement
 
 
-def _standing(principal: Principal, model: ServedModel) -> Standing:
+def _entitlement(principal: Principal, model: ServedModel) -> Entitlement:
     model_id = uuid.UUID(model.id)
-    return Standing(
+    return Entitlement(
         principal=principal,
         model=model,
         model_id=model_id,

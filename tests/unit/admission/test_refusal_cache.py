@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from gateway.admission.emptied import EMPTIED_MAX, KEPT_US, Emptied
 from gateway.admission.limiter import Decision, Limit, LimitState
+from gateway.admission.refusal_cache import KEPT_US, REFUSALS_MAX, RefusalCache
 from tests.demands import KEY, limit
 
 RPM = limit("requests", 600, burst=10)
@@ -13,15 +13,15 @@ REFUSED = LimitState(metric="requests", limit=600, burst=10, remaining=0, reset_
 NOW = 7_000_000
 
 
-def emptied(one: Limit = RPM, *, wait_ms: int | None = 100) -> Emptied:
-    found = Emptied()
+def cache(one: Limit = RPM, *, wait_ms: int | None = 100) -> RefusalCache:
+    found = RefusalCache()
     refused = replace(REFUSED, metric=one.metric)
     found.note((TPM, one), Decision(refused=refused, retry_after_ms=wait_ms, states=(refused,)), NOW)
     return found
 
 
 def test_until_the_time_that_was_told_every_request_is_refused_with_what_is_left_of_it() -> None:
-    found = emptied()
+    found = cache()
     for later_us, left_ms in ((0, 100), (1, 100), (1_000, 99), (99_999, 1)):
         known = found.find((TPM, RPM), NOW + later_us)
         assert known is not None
@@ -31,7 +31,7 @@ def test_until_the_time_that_was_told_every_request_is_refused_with_what_is_left
 
 
 def test_a_long_wait_is_remembered_for_a_moment_and_told_as_it_is() -> None:
-    found = emptied(wait_ms=60_000)
+    found = cache(wait_ms=60_000)
     known = found.find((TPM, RPM), NOW + KEPT_US - 1)
     assert known is not None
     assert known.retry_after_ms == 60_000 - KEPT_US // 1_000 + 1
@@ -50,33 +50,33 @@ def test_a_long_wait_is_remembered_for_a_moment_and_told_as_it_is() -> None:
     ids=["rate", "burst", "unlimited", "another bucket", "shadow"],
 )
 def test_it_is_true_of_these_limits_alone(other: Limit) -> None:
-    assert emptied().find((TPM, other), NOW) is None
-    assert emptied().find((RPM,), NOW) is None
-    assert emptied().find((TPM, RPM, limit("tokens", 0, key=KEY)), NOW) is None
+    assert cache().find((TPM, other), NOW) is None
+    assert cache().find((RPM,), NOW) is None
+    assert cache().find((TPM, RPM, limit("tokens", 0, key=KEY)), NOW) is None
 
 
 def test_of_tokens_nothing_is_remembered_because_the_next_may_want_fewer() -> None:
     tokens = limit("tokens", 600)
-    assert emptied(tokens).find((TPM, tokens), NOW) is None
+    assert cache(tokens).find((TPM, tokens), NOW) is None
 
 
 def test_nothing_is_remembered_of_what_waiting_does_not_help() -> None:
-    assert emptied(wait_ms=None).find((TPM, RPM), NOW) is None
+    assert cache(wait_ms=None).find((TPM, RPM), NOW) is None
 
 
 def test_a_request_that_was_given_back_opens_all() -> None:
-    found = emptied()
+    found = cache()
     found.forget()
     assert found.find((TPM, RPM), NOW) is None
 
 
 @pytest.mark.parametrize("step_us", [-1, -3_600_000_000, 3_600_000_000])
 def test_a_clock_that_steps_keeps_nobody_out(step_us: int) -> None:
-    assert emptied().find((TPM, RPM), NOW + step_us) is None
+    assert cache().find((TPM, RPM), NOW + step_us) is None
 
 
 def test_it_is_bounded() -> None:
-    found = Emptied()
-    for number in range(EMPTIED_MAX + 1):
+    found = RefusalCache()
+    for number in range(REFUSALS_MAX + 1):
         found.note((limit("requests", number),), Decision(refused=REFUSED, retry_after_ms=100), NOW)
     assert len(found._refusals) == 1

@@ -9,7 +9,7 @@ from shared import wire
 
 
 @dataclass(slots=True)
-class Billed:
+class BillCounts:
     bills: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0

@@ -6,16 +6,16 @@ from typing import Any
 
 import msgspec
 
-from gateway.admission import pg_limiter, standing
+from gateway.admission import entitlement, pg_limiter
+from gateway.admission.entitlement import Entitlements
 from gateway.admission.pg_limiter import PgLimiter
-from gateway.admission.standing import Standings
 from tests.demands import KEY, MODEL, TENANT, demand, limit
 
 OTHER = uuid.UUID(int=9)
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """As much of a principal as a standing is made of."""
+    """As much of a principal as an entitlement is made of."""
 
     limits: tuple[Any, ...]
     public_id: str = "k"
@@ -32,45 +32,45 @@ def caller(*limits: Any, **changes: Any) -> Any:
 
 
 def test_it_is_made_once_for_the_same_key_and_model() -> None:
-    standings, one, model = Standings(), caller(limit("requests", 5)), served()
-    assert standings.of(one, model) is standings.of(one, model)
+    entitlements, one, model = Entitlements(), caller(limit("requests", 5)), served()
+    assert entitlements.of(one, model) is entitlements.of(one, model)
 
 
 def test_a_key_that_was_read_again_brings_its_new_limits() -> None:
-    standings, model = Standings(), served()
+    entitlements, model = Entitlements(), served()
     before, after = limit("requests", 5), limit("requests", 7)
-    assert standings.of(caller(before), model).limits == (before,)
-    assert standings.of(caller(after), model).limits == (after,)
+    assert entitlements.of(caller(before), model).limits == (before,)
+    assert entitlements.of(caller(after), model).limits == (after,)
 
 
 def test_a_model_that_was_registered_again_is_the_new_one() -> None:
-    standings, one, again = Standings(), caller(), served()
-    assert standings.of(one, served()).model is not again
-    assert standings.of(one, again).model is again
+    entitlements, one, again = Entitlements(), caller(), served()
+    assert entitlements.of(one, served()).model is not again
+    assert entitlements.of(one, again).model is again
 
 
 def test_limits_of_other_models_have_no_part_in_it() -> None:
     mine, others = limit("requests", 5, model=MODEL), limit("requests", 1, model=OTHER)
-    assert Standings().of(caller(mine, others), served()).limits == (mine,)
+    assert Entitlements().of(caller(mine, others), served()).limits == (mine,)
 
 
 def test_tenants_have_salts_of_their_own_and_keys_of_one_share_it() -> None:
-    standings, model = Standings(), served()
+    entitlements, model = Entitlements(), served()
     salts = [
-        standings.of(caller(public_id=name, tenant_id=tenant), model).cache_salt
+        entitlements.of(caller(public_id=name, tenant_id=tenant), model).cache_salt
         for name, tenant in (("a", TENANT), ("b", TENANT), ("c", OTHER))
     ]
     assert salts[0] == salts[1] != salts[2]
 
 
 def test_so_many_are_kept_and_no_more(monkeypatch) -> None:
-    monkeypatch.setattr(standing, "STANDINGS_MAX", 2)
-    standings, model = Standings(), served()
+    monkeypatch.setattr(entitlement, "ENTITLEMENTS_MAX", 2)
+    entitlements, model = Entitlements(), served()
     first = caller(public_id="0")
-    kept = standings.of(first, model)
+    kept = entitlements.of(first, model)
     for number in range(1, 3):
-        standings.of(caller(public_id=str(number)), model)
-    assert standings.of(first, model) is not kept
+        entitlements.of(caller(public_id=str(number)), model)
+    assert entitlements.of(first, model) is not kept
 
 
 def test_what_is_prepared_of_limits_is_not_taken_for_that_of_others_in_their_place(monkeypatch) -> None:

@@ -5,7 +5,7 @@ import pytest
 from shared import wire
 from tests.unit.dispatch.samples import job
 from worker.engine.results import ChoiceChunk, RequestTotals, TokenLogprob
-from worker.link.held import Ending, Holdings
+from worker.link.attempts import Attempts, Ending
 
 TOTALS = RequestTotals(prompt_tokens=3, cached_tokens=1, completion_tokens=2, preemptions=4, recomputed_tokens=6)
 
@@ -15,38 +15,38 @@ def chunk(choice: int = 0, *, finish=None, logprobs=None) -> ChoiceChunk:
 
 
 def test_seq_counts_every_item_and_a_roll_says_what_was_sent() -> None:
-    holdings = Holdings()
-    held = holdings.add(job(n=2), 10.0)
-    assert holdings.roll("gw").entries == (wire.RollEntry(request="r1", attempt=1, seq=0, tokens=0),)
-    assert [held.chunk(chunk(), 11.0).seq, held.chunk(chunk(1), 12.0).seq] == [1, 2]
-    assert holdings.roll("gw").entries == (wire.RollEntry(request="r1", attempt=1, seq=2, tokens=2),)
-    assert held.end(Ending("finished", TOTALS)).seq == 3
-    assert holdings.roll("other").entries == ()
+    attempts = Attempts()
+    attempt = attempts.add(job(n=2), 10.0)
+    assert attempts.roll("gw").entries == (wire.RollEntry(request="r1", attempt=1, seq=0, tokens=0),)
+    assert [attempt.chunk(chunk(), 11.0).seq, attempt.chunk(chunk(1), 12.0).seq] == [1, 2]
+    assert attempts.roll("gw").entries == (wire.RollEntry(request="r1", attempt=1, seq=2, tokens=2),)
+    assert attempt.end(Ending("finished", TOTALS)).seq == 3
+    assert attempts.roll("other").entries == ()
 
 
 def test_holdings_forget_what_has_ended() -> None:
-    holdings = Holdings()
-    held = holdings.add(job(), 0.0)
-    assert holdings.has(job())
-    assert holdings.gateways() == ["gw"]
-    holdings.remove(held)
-    assert (len(holdings), holdings.gateways(), holdings.get("r1:1")) == (0, [], None)
+    attempts = Attempts()
+    attempt = attempts.add(job(), 0.0)
+    assert attempts.has(job())
+    assert attempts.gateways() == ["gw"]
+    attempts.remove(attempt)
+    assert (len(attempts), attempts.gateways(), attempts.get("r1:1")) == (0, [], None)
     with pytest.raises(KeyError):
-        holdings.remove(held)
+        attempts.remove(attempt)
 
 
 def test_an_attempt_is_held_once() -> None:
-    holdings = Holdings()
-    holdings.add(job(), 0.0)
+    attempts = Attempts()
+    attempts.add(job(), 0.0)
     with pytest.raises(AssertionError):
-        holdings.add(job(), 0.0)
-    holdings.add(job(attempt=2), 0.0)
-    assert len(holdings) == 2
+        attempts.add(job(), 0.0)
+    attempts.add(job(attempt=2), 0.0)
+    assert len(attempts) == 2
 
 
 def test_logprobs_go_over_as_they_are() -> None:
-    held = Holdings().add(job(), 0.0)
-    sent = held.chunk(chunk(logprobs=[TokenLogprob(7, -0.5, b"x", ((7, -0.5, b"x"), (8, -1.0, b"y")))]), 0.0)
+    attempt = Attempts().add(job(), 0.0)
+    sent = attempt.chunk(chunk(logprobs=[TokenLogprob(7, -0.5, b"x", ((7, -0.5, b"x"), (8, -1.0, b"y")))]), 0.0)
     assert sent.logprobs == (wire.TokenLogprob(id=7, logprob=-0.5, text=b"x", top=((7, -0.5, b"x"), (8, -1.0, b"y"))),)
 
 
@@ -61,10 +61,10 @@ def test_logprobs_go_over_as_they_are() -> None:
     ],
 )
 def test_a_bill_names_how_it_ended(finishes, outcome, told) -> None:
-    held = Holdings().add(job(n=2), 10.0)
+    attempt = Attempts().add(job(n=2), 10.0)
     for choice, finish in enumerate(finishes):
-        held.chunk(chunk(choice, finish=finish), 10.5)
-    event = held.bill(Ending(outcome, TOTALS), worker="w1", now=12.0)
+        attempt.chunk(chunk(choice, finish=finish), 10.5)
+    event = attempt.bill(Ending(outcome, TOTALS), worker="w1", now=12.0)
     assert event.finish == told
     assert (event.prompt_tokens, event.cached_tokens, event.completion_tokens) == (3, 1, 2)
     assert (event.recomputed_tokens, event.preemptions) == (6, 4)

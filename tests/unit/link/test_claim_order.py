@@ -4,10 +4,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from worker.engine.service import Service
-from worker.link.turns import TierTurns, Turns
+from worker.link.claim_order import ClaimOrder, TierOrder
 
 
-def claim(turns: Turns, tier: TierTurns, count: int, *, tokens: int = 0) -> str:
+def claim(order: ClaimOrder, tier: TierOrder, count: int, *, tokens: int = 0) -> str:
     """The tenants of the next `count` claims."""
     order = ""
     for _ in range(count):
@@ -15,86 +15,86 @@ def claim(turns: Turns, tier: TierTurns, count: int, *, tokens: int = 0) -> str:
         if tenant is None:
             break
         order += tenant
-        turns.took(tier, tenant, tokens)
+        order.took(tier, tenant, tokens)
     return order
 
 
 def test_equals_take_turns_over_looks() -> None:
-    turns = Turns(Service())
-    assert claim(turns, turns.order(0, {"a": 5, "b": 5, "c": 1}), 4) == "abca"
-    assert claim(turns, turns.order(0, {"a": 4, "b": 4}), 3) == "bab"
+    order = ClaimOrder(Service())
+    assert claim(order, order.of(0, {"a": 5, "b": 5, "c": 1}), 4) == "abca"
+    assert claim(order, order.of(0, {"a": 4, "b": 4}), 3) == "bab"
 
 
 def test_who_was_served_less_comes_first_until_it_has_had_as_much() -> None:
     service = Service(input_weight=1.0, output_weight=1.0)
-    turns = Turns(service)
-    turns.waiting(0, {"a", "b"})
+    order = ClaimOrder(service)
+    order.waiting(0, {"a", "b"})
     service.charge(0, "a", input_tokens=25)
-    assert claim(turns, turns.order(0, {"a": 9, "b": 9}), 5, tokens=10) == "bbbab"
+    assert claim(order, order.of(0, {"a": 9, "b": 9}), 5, tokens=10) == "bbbab"
 
 
 def test_what_is_charged_during_a_look_counts() -> None:
     service = Service(input_weight=1.0, output_weight=1.0)
-    turns = Turns(service)
-    turns.waiting(0, {"a", "b"})
-    look = turns.order(0, {"a": 9, "b": 9})
-    assert claim(turns, look, 1) == "a"
+    order = ClaimOrder(service)
+    order.waiting(0, {"a", "b"})
+    look = order.of(0, {"a": 9, "b": 9})
+    assert claim(order, look, 1) == "a"
     service.charge(0, "b", output_tokens=1)
-    assert claim(turns, look, 3) == "aaa"
+    assert claim(order, look, 3) == "aaa"
 
 
 def test_a_claim_weighs_what_it_will_be_charged() -> None:
     service = Service(input_weight=0.5, output_weight=1.0)
-    turns = Turns(service)
-    turns.waiting(0, {"a", "b"})
+    order = ClaimOrder(service)
+    order.waiting(0, {"a", "b"})
     service.charge(0, "b", output_tokens=12)
-    assert claim(turns, turns.order(0, {"a": 9, "b": 9}), 5, tokens=10) == "aaaba"
+    assert claim(order, order.of(0, {"a": 9, "b": 9}), 5, tokens=10) == "aaaba"
 
 
 def test_a_claim_that_was_charged_during_the_look_counts_once() -> None:
     service = Service(input_weight=1.0, output_weight=1.0)
-    turns = Turns(service)
-    turns.waiting(0, {"a", "b"})
+    order = ClaimOrder(service)
+    order.waiting(0, {"a", "b"})
     service.charge(0, "b", input_tokens=15)
-    look = turns.order(0, {"a": 9, "b": 9})
-    assert claim(turns, look, 1, tokens=10) == "a"
+    look = order.of(0, {"a": 9, "b": 9})
+    assert claim(order, look, 1, tokens=10) == "a"
     service.charge(0, "a", input_tokens=10)
-    assert claim(turns, look, 2, tokens=10) == "ab"
+    assert claim(order, look, 2, tokens=10) == "ab"
 
 
 def test_a_tenant_without_jobs_for_us_is_passed_over() -> None:
-    turns = Turns(Service())
-    look = turns.order(0, {"a": 1, "b": 1})
+    order = ClaimOrder(Service())
+    look = order.of(0, {"a": 1, "b": 1})
     assert look.first() == "a"
     look.exhausted()
-    assert claim(turns, look, 5) == "b"
+    assert claim(order, look, 5) == "b"
     assert look.first() is None
 
 
 def test_the_counters_know_who_waits_outside() -> None:
     """A tenant is lifted when it comes back from idling, and not while its jobs only wait."""
     service = Service(input_weight=1.0, output_weight=1.0)
-    turns = Turns(service)
-    turns.waiting(0, {"patient", "busy"})
+    order = ClaimOrder(service)
+    order.waiting(0, {"patient", "busy"})
     service.charge(0, "busy", input_tokens=100)
-    turns.only(0, {"patient", "busy"})
+    order.only(0, {"patient", "busy"})
     assert service.level(0, "patient") == 0
-    turns.only(0, {"busy"})
+    order.only(0, {"busy"})
     assert service.level(0, "patient") == 100
-    turns.only(0, set())
-    turns.waiting(0, {"patient"})
+    order.only(0, set())
+    order.waiting(0, {"patient"})
     assert service.level(0, "patient") == 100
 
 
 def test_who_waits_outside_is_owed_a_share() -> None:
     service = Service(floor_share=0.5)
-    turns = Turns(service)
+    order = ClaimOrder(service)
     for tier in (0, 2):
-        turns.waiting(tier, {"a"})
-    assert not turns.owed(2)
+        order.waiting(tier, {"a"})
+    assert not order.owed(2)
     service.charge(0, "a", input_tokens=10_000)
-    assert turns.owed(2)
-    assert not turns.owed(0)
+    assert order.owed(2)
+    assert not order.owed(0)
 
 
 @given(
@@ -105,15 +105,15 @@ def test_who_waits_outside_is_owed_a_share() -> None:
 @settings(max_examples=100, deadline=None)
 def test_claims_differ_by_one_job_at_most_between_tenants_that_go_on_waiting(waiting, served, tokens) -> None:
     service = Service(input_weight=1.0, output_weight=1.0)
-    turns = Turns(service)
-    turns.waiting(0, waiting.keys())
-    look = turns.order(0, waiting)
+    order = ClaimOrder(service)
+    order.waiting(0, waiting.keys())
+    look = order.of(0, waiting)
     for tenant, had in served:
         if tenant in waiting:
             service.charge(0, tenant, input_tokens=had)
     had = {tenant: service.level(0, tenant) for tenant in waiting}
     left = dict(waiting)
-    for tenant in claim(turns, look, 100, tokens=tokens):
+    for tenant in claim(order, look, 100, tokens=tokens):
         assert had[tenant] == min(had[other] for other in left if left[other])
         had[tenant] += tokens
         left[tenant] -= 1

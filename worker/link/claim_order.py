@@ -14,7 +14,7 @@ from worker.engine.service import Service
 TENANTS_MAX = 20_000  # whose last turn is remembered
 
 
-class TierTurns:
+class TierOrder:
     """One look at the waiting tenants of one tier. `jobs` is how many wait, by tenant."""
 
     def __init__(self, service: Service, tier: int, jobs: dict[str, int], last_turns: dict[str, int]) -> None:
@@ -54,7 +54,7 @@ class TierTurns:
         return max(self._service.level(self._tier, tenant), self._claimed.get(tenant, 0.0))
 
 
-class Turns:
+class ClaimOrder:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._waiting: dict[int, set[str]] = {}  # tenants that are active for what waits outside
@@ -79,15 +79,15 @@ class Turns:
             self._service.left(tier, tenant, "queue")
         known &= tenants
 
-    def order(self, tier: int, jobs: dict[str, int]) -> TierTurns:
+    def of(self, tier: int, jobs: dict[str, int]) -> TierOrder:
         """These tenants have so many jobs in the tier's queue."""
-        return TierTurns(self._service, tier, jobs, self._last_turns)
+        return TierOrder(self._service, tier, jobs, self._last_turns)
 
-    def took(self, turns: TierTurns, tenant: str, input_tokens: int) -> None:
-        """A job of the first tenant of `turns` was claimed."""
+    def took(self, order: TierOrder, tenant: str, input_tokens: int) -> None:
+        """A job of the first tenant of `order` was claimed."""
         self._turn += 1
         self._last_turns.pop(tenant, None)
         self._last_turns[tenant] = self._turn
         if len(self._last_turns) > TENANTS_MAX:
             del self._last_turns[next(iter(self._last_turns))]
-        turns.claimed(self._turn, input_tokens)
+        order.claimed(self._turn, input_tokens)
