@@ -9,14 +9,14 @@ from worker.link.claim_order import ClaimOrder, TierOrder
 
 def claim(order: ClaimOrder, tier: TierOrder, count: int, *, tokens: int = 0) -> str:
     """The tenants of the next `count` claims."""
-    order = ""
+    claimed = ""
     for _ in range(count):
         tenant = tier.first()
         if tenant is None:
             break
-        order += tenant
+        claimed += tenant
         order.took(tier, tenant, tokens)
-    return order
+    return claimed
 
 
 def test_equals_take_turns_over_looks() -> None:
