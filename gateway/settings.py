@@ -1,17 +1,11 @@
 """The gateway's settings: each field is the environment variable `FOREBAY_<NAME>`."""
 
-from typing import Annotated
-
 import msgspec
 
 from gateway.auth import address
 from gateway.auth.address import Network
 from shared.log import Level
-from shared.settings import Secret
-
-Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
-Positive = Annotated[int, msgspec.Meta(ge=1)]
-Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+from shared.settings import DrainSeconds, Port, Positive, Seconds, Secret
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +30,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     run_s: Seconds = 600  # from a request's start on a worker to its end
     keepalive_s: Seconds = 15  # silence after which a stream gets a comment
     stall_s: Seconds = 30  # a client that reads nothing for so long is cut off
-    drain_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30  # for open requests to end after SIGTERM
+    drain_s: DrainSeconds = 30  # for open requests to end after SIGTERM
 
     def __post_init__(self) -> None:
         address.networks(self.trusted_proxies)

@@ -6,11 +6,16 @@ same names over the environment before it is loaded, so that there is one way in
 
 import hmac
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 PREFIX = "FOREBAY_"
+
+Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+DrainSeconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
 
 
 class SettingsError(Exception):

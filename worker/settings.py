@@ -1,13 +1,17 @@
 """The worker's settings: each field is the variable FOREBAY_<NAME>."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
+from shared import subjects
 from shared.log import Level
-from shared.settings import Secret
+from shared.settings import DrainSeconds, Port, Positive, Seconds, Secret
 from worker.device import FORMS, is_cuda, is_device
 
+Microseconds = Annotated[int, msgspec.Meta(ge=0)]
+
+TIERS = range(10)  # as the schema of the gateways' database allows
 STEP_TOKENS, CUDA_STEP_TOKENS, CUDA_TOKENS_BESIDE_DECODES = 512, 8_192, 2_048
 
 
@@ -36,7 +40,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How they are kept and multiplied: `worker.models.packer`, and on CUDA `worker.models.device_packer`."""
 
     metrics_host: str = "127.0.0.1"
-    metrics_port: int = 9101
+    metrics_port: Port = 9101
     pool: str = "default"
 
     tiers: str = "0,1,2"
@@ -46,57 +50,48 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Of K and V in the pool; auto is the type that is computed in. The other two hold twice as many tokens as bf16,
     with a scale for each token and head; on CUDA alone."""
 
-    kv_bytes: int | None = None
+    kv_bytes: Positive | None = None
     """Of the KV pool; without a number, 1 GiB on a CPU, and on CUDA what is left of `memory_share`."""
 
-    memory_share: float = 0.9
+    memory_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.9
     """Of a CUDA device's memory: what this worker and all else on it may take."""
 
-    block_size: int = 16
+    block_size: Positive = 16
     """Of the KV pool, in tokens, on every device: prefixes are found in whole blocks, and the kernels look up the block
     of each key by itself, so larger ones would make no larger reads."""
 
-    sequences_max: int = 256
+    sequences_max: Positive = 256
 
-    tokens_per_step: int | None = None
+    tokens_per_step: Positive | None = None
     """Without a number 512, and on CUDA 8,192: there a step of prompts takes long enough for its launches not to count,
     and its activations about 1 GB for an 8B model."""
 
-    tokens_beside_decodes: int | None = None
+    tokens_beside_decodes: Positive | None = None
     """Of these, at most so many of prompts in a step that also decodes; without a number, 2,048 on CUDA (by arithmetic
     some 60 ms of an H200 for an 8B model, at which its products are as fast as with more), and on a CPU as many as make
     it take 4 times the typical gap between tokens. Fewer keep running streams even, more let new ones start sooner."""
 
-    step_s_max: float = 60.0
+    step_s_max: Seconds = 60.0
     """Seconds. An engine whose step takes longer hangs: health goes red, and what the worker holds is lost. To be above
     the longest step that is in order: a whole budget of prompt tokens on a slow processor."""
 
-    threads: int | None = None
+    threads: Positive | None = None
     """That compute; without a number, one per core."""
 
-    fake_step_us: int = 10_000
-    fake_token_us: int = 0
+    fake_step_us: Microseconds = 10_000
+    fake_token_us: Microseconds = 0
     """What a step of the fake runner takes, and each token in it."""
 
-    drain_s: float = 30.0
+    drain_s: DrainSeconds = 30.0
     """How long running requests may go on after SIGTERM."""
 
     log_level: Level = "info"
 
     def __post_init__(self) -> None:
-        if not self.tier_numbers():
-            raise ValueError("tiers names no tier")
+        self.tier_numbers()
+        subjects.token(self.pool)
         if not is_device(self.device):
             raise ValueError(f"device must be {FORMS}")
-        given = [number for number in (self.kv_bytes, self.tokens_per_step) if number is not None]
-        if min(*given, self.block_size, self.sequences_max) < 1:
-            raise ValueError("kv_bytes, block_size, sequences_max and tokens_per_step must be positive")
-        if not 0 < self.memory_share <= 1:
-            raise ValueError("memory_share must be above 0 and at most 1")
-        if self.tokens_beside_decodes is not None and self.tokens_beside_decodes < 1:
-            raise ValueError("tokens_beside_decodes must be positive")
-        if not self.step_s_max > 0:
-            raise ValueError("step_s_max must be positive")
 
     @property
     def step_tokens(self) -> int:
@@ -110,5 +105,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         return self.tokens_beside_decodes or min(beside, self.step_tokens)
 
     def tier_numbers(self) -> tuple[int, ...]:
-        """Raises ValueError."""
-        return tuple(sorted({int(tier) for tier in self.tiers.split(",")}))
+        """Ascending, so the most urgent first. Raises ValueError."""
+        names = {tier.strip() for tier in self.tiers.split(",")}
+        if not names <= {str(tier) for tier in TIERS}:
+            raise ValueError(f"tiers must be numbers from {TIERS[0]} to {TIERS[-1]} with commas between")
+        return tuple(sorted(map(int, names)))

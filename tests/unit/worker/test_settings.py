@@ -32,6 +32,13 @@ def test_defaults_need_only_nats() -> None:
         ("MEMORY_SHARE", "0"),
         ("MEMORY_SHARE", "1.1"),
         ("METRICS_PORT", "http"),
+        ("METRICS_PORT", "65536"),
+        ("POOL", "a b"),
+        ("TIERS", "-1"),
+        ("TIERS", "10"),
+        ("THREADS", "0"),
+        ("DRAIN_S", "-1"),
+        ("FAKE_STEP_US", "-1"),
     ],
 )
 def test_what_cannot_be_read_is_named(name: str, value: str) -> None:
