@@ -1,4 +1,4 @@
-"""`python -m bench`: all measurements, or one. Names them as import paths, so that only the asked one is imported."""
+"""`python -m bench`: all benchmarks, or one. They are named by import path, so that only the chosen one is imported."""
 
 import importlib
 import signal
@@ -7,8 +7,9 @@ import sys
 import cyclopts
 
 from bench.errors import BenchError
+from worker.models.errors import ModelFileError
 
-INTERRUPTED = 130  # as shells say it
+INTERRUPTED = 130  # the exit status that shells give a program that SIGINT ended
 
 app = cyclopts.App(
     name="python -m bench",
@@ -42,11 +43,11 @@ def everything(*, quick: bool = False) -> None:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has it ignored in what it runs behind
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start background jobs with SIGINT ignored
     signal.signal(signal.SIGTERM, _as_interrupt)
     try:
         app()
-    except BenchError as error:
+    except (BenchError, ModelFileError) as error:
         print(f"bench: {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
@@ -54,7 +55,7 @@ def main() -> None:
 
 
 def _as_interrupt(number: int, frame: object) -> None:  # noqa: ARG001 - a signal handler's
-    """As Ctrl-C, which an event loop turns into a cancellation: what was started is stopped."""
+    """SIGTERM acts as Ctrl-C: an event loop turns that into a cancellation, which stops whatever was started."""
     signal.raise_signal(signal.SIGINT)
 
 

@@ -41,7 +41,6 @@ REPORT, LOG = "gpu_check.json", "gpu_check.log"
 
 def main() -> int:
     options = _options()
-    options.out.mkdir(parents=True, exist_ok=True)
     if options.dry_run:
         os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported, here and in the parts
     if options.part:
@@ -63,7 +62,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder for the JSON and the log")
     parser.add_argument("--dry-run", action="store_true", help="tiny shapes on a CPU, kernels interpreted")
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    options = parser.parse_args()
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--out {options.out} cannot be made: {error.strerror}")
+    return options
 
 
 def _in_a_process(name: str, out: Path, *, dry: bool) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""Compiles kernels for chips that need not be there: `python -m kernels.compile --arch sm_80 --arch sm_90`.
+"""Compiles the kernels for GPUs that this machine need not have: `python -m kernels.compile --arch sm_80 --arch sm_90`.
 
-For each launch that the kernels' files name (`launches`), prints a Markdown row with registers, bytes spilled and
-shared memory, as ptxas reports them for the machine code. Exits with 1 when a kernel spills that may not, or takes more
-shared memory than a program can have on the chip. `--checked` takes the short list of `make check`;
-`--document docs/kernels.md` writes the table that is there anew.
+For each launch that a kernel's file lists (`launches`), prints a Markdown row with the registers, spilled bytes and
+shared memory of its machine code. Exits with 1 if a kernel spills that may not, or needs more shared memory than one
+program can have on the chip. `--checked` compiles only the short list of `make check`; `--document docs/kernels.md`
+replaces the table in that document.
 
 Knows no kernel. Invariant: the figures are read from the machine code, never estimated.
 """
@@ -28,20 +28,20 @@ import kernels
 from kernels.capture import Variant, capture, target_of
 from kernels.launch import Launch
 from kernels.usage import HEAD, SHARED_BYTES_MAX, Usage
-from kernels.usage_document import write_table
+from kernels.usage_document import NoTable, check, write_table
 
 _CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
 
 def launches(architecture: str) -> list[Launch]:
-    """Of every file in this package that names some."""
-    names = (found.name for found in pkgutil.iter_modules(kernels.__path__) if found.name != "compile")
+    """The launches of every module in this package that has a function `launches`."""
+    names = (module.name for module in pkgutil.iter_modules(kernels.__path__) if module.name != "compile")
     modules = [importlib.import_module(f"kernels.{name}") for name in names]
     return [launch for module in modules if hasattr(module, "launches") for launch in module.launches(architecture)]
 
 
 def compile_launch(architecture: str, launch: Launch) -> Iterator[Usage]:
-    """One for each kernel that the launcher starts."""
+    """The usage of each kernel that the launcher starts."""
     with capture(architecture) as caught:
         launch.run()
     for variant in caught.variants.values():
@@ -69,7 +69,7 @@ def _compile(architecture: str, launch: Launch, variant: Variant) -> Usage:
 
 
 def report(usages: Iterable[Usage], out: TextIO) -> list[Usage]:
-    """Writes the table, row by row as they come. Returns them."""
+    """Write the table to `out`, each row as soon as it is known, and return all rows."""
     print(HEAD, file=out)
     known: list[Usage] = []
     for usage in usages:
@@ -79,7 +79,7 @@ def report(usages: Iterable[Usage], out: TextIO) -> list[Usage]:
 
 
 def _compile_named(work: tuple[str, str]) -> list[Usage]:
-    """A launch does not travel between processes; its name does."""
+    """For a process pool: a launch cannot be pickled, so the process finds it by name."""
     architecture, name = work
     launch = next(launch for launch in launches(architecture) if launch.name == name)
     return list(compile_launch(architecture, launch))
@@ -93,6 +93,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--document", type=Path, help="the file whose table of all launches to replace")
     options = parser.parse_args(arguments)
+    if options.document:
+        try:
+            check(options.document)
+        except NoTable as error:
+            parser.error(str(error))
     work = [
         (architecture, launch.name)
         for architecture in options.arch

@@ -1,4 +1,4 @@
-"""The table of everything compiled, as a document keeps it: a line for each kernel of a launch, chips side by side.
+"""The table of compiled kernels in a Markdown document: one line per kernel of a launch, one group of columns per chip.
 
 Owns the lines between two marks of a Markdown file. Knows no kernel and no compiler.
 Invariant: nothing outside the marks changes, and what is written can be read again.
@@ -13,10 +13,18 @@ BEGIN = "<!-- compiled: begin, written by `python -m kernels.compile --document`
 END = "<!-- compiled: end -->"
 
 
+class NoTable(Exception):
+    """The document cannot be read, or lacks the two marks. The message is one sentence."""
+
+
+def check(document: Path) -> None:
+    """Raises NoTable unless the document has a table to replace."""
+    _around_table(document)
+
+
 def write_table(document: Path, usages: Iterable[Usage]) -> None:
-    before, _, rest = document.read_text().partition(BEGIN)
-    _, mark, after = rest.partition(END)
-    assert mark, f"{document} has no table to replace"
+    """Replace the document's table. Raises NoTable."""
+    before, after = _around_table(document)
     document.write_text(f"{before}{BEGIN}\n\n{_table(list(usages))}\n\n{END}{after}")
 
 
@@ -24,6 +32,18 @@ def launches_in(document: Path) -> list[str]:
     """The launches that the table names, each as often as it has kernels."""
     table = document.read_text().partition(BEGIN)[2].partition(END)[0]
     return [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")][1:]
+
+
+def _around_table(document: Path) -> tuple[str, str]:
+    try:
+        text = document.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise NoTable(f"{document} cannot be read: {error}") from error
+    before, _, rest = text.partition(BEGIN)
+    _, mark, after = rest.partition(END)
+    if not mark:
+        raise NoTable(f"{document} has no table to replace: the marks that begin and end it are missing")
+    return before, after
 
 
 def _table(usages: list[Usage]) -> str:

@@ -5,6 +5,7 @@ import shlex
 from cli.embedded.directory import DataDirectory, write_private
 from cli.embedded.settings import UpSettings
 from cli.embedded.stack import Urls
+from cli.errors import DataDirectoryError
 
 EXPORT = "export "
 
@@ -23,9 +24,13 @@ def write(directory: DataDirectory, settings: UpSettings, urls: Urls, keys: dict
 
 
 def read(directory: DataDirectory) -> dict[str, str]:
-    """The values of an existing demo.env; empty when there is none."""
-    if not directory.demo_env.exists():
+    """The values of an existing demo.env; empty when there is none. Raises DataDirectoryError."""
+    try:
+        text = directory.demo_env.read_text()
+        assignments = [shlex.split(line.removeprefix(EXPORT)) for line in text.splitlines() if line.startswith(EXPORT)]
+    except (FileNotFoundError, NotADirectoryError):
         return {}
-    lines = [line for line in directory.demo_env.read_text().splitlines() if line.startswith(EXPORT)]
-    words = (shlex.split(line.removeprefix(EXPORT))[0].partition("=") for line in lines)
-    return {name: value for name, _, value in words}
+    except (OSError, ValueError) as error:
+        raise DataDirectoryError(f"{directory.demo_env} cannot be read: {error}") from error
+    pairs = (words[0].partition("=") for words in assignments if words)
+    return {name: value for name, _, value in pairs}

@@ -185,6 +185,18 @@ def test_a_table_is_written_between_its_marks_alone(tmp_path) -> None:
         assert launches_in(document) == ["decode", "decode"]
 
 
+@pytest.mark.parametrize("text", [None, "no marks"])
+def test_a_document_without_a_table_is_refused_before_anything_is_compiled(text, tmp_path, capsys) -> None:
+    document = tmp_path / "kernels.md"
+    if text is not None:
+        document.write_text(text)
+    with pytest.raises(SystemExit):
+        main(["--arch", "sm_90", "--only", "decode 80 x 16 16-bit", "--document", str(document)])
+    printed = capsys.readouterr()
+    assert str(document) in printed.err.splitlines()[-1]
+    assert printed.out == ""
+
+
 def test_the_command_says_no_where_it_compiled_nothing(capsys) -> None:
     assert main(["--arch", "sm_90", "--only", "no such launch"]) == 1
     assert "0 launches" in capsys.readouterr().err
