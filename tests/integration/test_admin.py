@@ -25,13 +25,6 @@ async def gateway(database_url: str) -> AsyncIterator[ScriptedGateway]:
         yield running
 
 
-@pytest.fixture
-async def sql(database_url: str) -> AsyncIterator[asyncpg.Connection]:
-    connection = await asyncpg.connect(database_url)
-    yield connection
-    await connection.close()
-
-
 class TestWhoMay:
     async def test_only_keys_with_the_scope(self, gateway: ScriptedGateway) -> None:
         for key, method, status, code in (

@@ -20,13 +20,6 @@ async def gateway(database_url: str) -> AsyncIterator[ScriptedGateway]:
         yield running
 
 
-@pytest.fixture
-async def sql(database_url: str) -> AsyncIterator[asyncpg.Connection]:
-    connection = await asyncpg.connect(database_url)
-    yield connection
-    await connection.close()
-
-
 class TestIdempotency:
     async def test_a_repeat_is_answered_and_not_done_again(
         self, gateway: ScriptedGateway, sql: asyncpg.Connection

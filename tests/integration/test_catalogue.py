@@ -5,7 +5,7 @@ import getpass
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 import asyncpg
 import pytest
@@ -14,19 +14,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from cli.errors import CommandError
 from cli.main import app
 from gateway.auth import keys
-from gateway.db import catalogue, engine, pools, queries, seed
+from gateway.db import catalogue, pools, queries, seed
 from gateway.db.catalogue import AlreadyExists, Limits, NotFound, Refused
 from gateway.ledger.writer import Writer
 from tests.integration.test_ledger import payload
 
 HUGE = 2**63 - 1
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[AsyncEngine]:
-    database = engine.create(database_url)
-    yield database
-    await database.dispose()
 
 
 async def test_a_tenant_is_listed_with_what_it_was_given(database: AsyncEngine) -> None:

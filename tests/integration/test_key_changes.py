@@ -1,30 +1,14 @@
 """How gateways hear of changes: late commits, rollbacks, gaps, a server that is behind, a pooler in between."""
 
 import contextlib
-from collections.abc import AsyncIterator
 
 import asyncpg
-import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.auth.changes import ALL, Changes
 from gateway.db import engine, queries
 from tests.integration.test_principals import make_key
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[AsyncEngine]:
-    database = engine.create(database_url)
-    yield database
-    await database.dispose()
-
-
-@pytest.fixture
-async def sql(database_url: str) -> AsyncIterator[asyncpg.Connection]:
-    connection = await asyncpg.connect(database_url)
-    yield connection
-    await connection.close()
 
 
 async def test_a_commit_that_comes_late_is_seen(

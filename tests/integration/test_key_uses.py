@@ -1,11 +1,9 @@
 """The day of a key's last use: written once a day, without telling gateways of a change."""
 
 import uuid
-from collections.abc import AsyncIterator
 from datetime import UTC, date, datetime
 
 import asyncpg
-import pytest
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -15,20 +13,6 @@ from gateway.auth.uses import KeyUses
 from gateway.db import catalogue, engine
 from tests.clocks import HandClock
 from tests.integration.test_principals import header, make_key, refused
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[AsyncEngine]:
-    database = engine.create(database_url)
-    yield database
-    await database.dispose()
-
-
-@pytest.fixture
-async def sql(database_url: str) -> AsyncIterator[asyncpg.Connection]:
-    connection = await asyncpg.connect(database_url)
-    yield connection
-    await connection.close()
 
 
 async def test_a_use_is_written_once_a_day_and_is_no_change(database: AsyncEngine, sql: asyncpg.Connection) -> None:

@@ -46,13 +46,6 @@ async def limiter(proxied: tuple[Proxy, str]) -> AsyncIterator[PgLimiter]:
         yield limiter
 
 
-@pytest.fixture
-async def sql(database_url: str) -> AsyncIterator[asyncpg.Connection]:
-    connection = await asyncpg.connect(database_url)
-    yield connection
-    await connection.close()
-
-
 def demand(tokens: int, *more: Limit) -> Demand:
     return demand_of(limit("tokens", TPM), limit("requests", TPM), *more, tokens=tokens)
 

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from cli.errors import CommandError
 from gateway.admission.prices import PriceBook
 from gateway.auth.changes import Changes
-from gateway.db import engine, pools, prices
+from gateway.db import pools, prices
 from gateway.db.catalogue import NotFound, Refused
 from gateway.db.prices import Terms
 from tests.clocks import HandClock
@@ -24,13 +24,6 @@ __all__ = ["forebay"]
 M = 1_000_000
 FAR = at("2126-01-01")
 FARTHER = at("2126-06-01")
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[AsyncEngine]:
-    database = engine.create(database_url)
-    yield database
-    await database.dispose()
 
 
 @pytest.fixture

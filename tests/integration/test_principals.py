@@ -24,21 +24,6 @@ WITHIN_S = 10.0  # a slow machine's second
 
 
 @pytest.fixture
-async def database(database_url: str) -> AsyncIterator[AsyncEngine]:
-    database = engine.create(database_url)
-    yield database
-    await database.dispose()
-
-
-@pytest.fixture
-async def sql(database_url: str) -> AsyncIterator[asyncpg.Connection]:
-    """An administrator in psql."""
-    connection = await asyncpg.connect(database_url)
-    yield connection
-    await connection.close()
-
-
-@pytest.fixture
 async def principals(database: AsyncEngine) -> AsyncIterator[Principals]:
     async with Principals(database) as principals:
         yield principals
