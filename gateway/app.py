@@ -1,6 +1,6 @@
-"""The application and the process that serves it. Wiring only; what is wired comes from `gateway.lifespan`.
+"""The application and the process that serves it. Wiring only; the parts come from `gateway.lifespan`.
 
-One process, one event loop: granian's server runs inside ours, so that the order of starting and stopping is ours.
+One process, one event loop: granian's server runs inside ours, so that we decide the order of starting and stopping.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ def serve(settings: GatewaySettings) -> None:
     """
     name = ids.process_id("gw")
     log.configure(level=settings.log_level, service="gateway", gateway=name)
-    # Read by `tokenizers` at each call: one short prompt is not worth threads of its own, which wait spinning.
+    # `tokenizers` reads this at each call. Its threads spin while they wait, which one short prompt is not worth.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     with tracing(os.environ, service="forebay-gateway", instance=name) as tracer:
         uvloop.run(_serve(settings, name, tracer))
@@ -101,7 +101,7 @@ async def _serve(settings: GatewaySettings, name: str, tracer: Tracer) -> None:
 
 def _keep_what_is_there() -> None:
     """Exempt everything that exists now from garbage collection, and collect the rest less often: requests leave few
-    cycles behind, and looking for them took a seventh of the gateway's time.
+    cycles behind, and searching for them took a seventh of the gateway's time.
     """
     gc.collect()
     gc.freeze()
@@ -111,7 +111,7 @@ def _keep_what_is_there() -> None:
 @asynccontextmanager
 async def listening(services: Services, *, host: str, port: int) -> AsyncGenerator["asyncio.Task[None]"]:
     """Serve HTTP on (host, port) in this event loop; the task ends only when the server does. Raises OSError."""
-    # The server would share the port with another one that listens on it.
+    # The server would silently share the port with another process that listens on it.
     socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
     server = Server(
         Front(services, create_app(services)),

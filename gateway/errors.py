@@ -30,7 +30,7 @@ class GatewayError(Exception):
     """An error with a message for the client. `status`, `type` and `code` are OpenAI's."""
 
     status: ClassVar[int] = 500
-    retryable: ClassVar[bool | None] = None  # unless an error knows better: `retry`
+    retryable: ClassVar[bool | None] = None  # `retry` of one error overrides it
     type: str = "server_error"
     code: str | None = None
 
@@ -161,7 +161,7 @@ class ClientGone(GatewayError):
 
 
 class RequestFailed(GatewayError):
-    """Not retryable: what the engine computed is paid for, and the same input would most likely fail again."""
+    """Not retryable: the tokens computed so far are billed, and the same input would most likely fail again."""
 
     retryable = False
     code = "engine_error"

@@ -16,7 +16,7 @@ from shared import wire
 
 
 class Principal(Protocol):
-    """Who calls. Read from a cache, so perhaps a second old."""
+    """The caller. Read from a cache, so it may be a second old."""
 
     @property
     def tenant_id(self) -> uuid.UUID: ...
@@ -84,8 +84,8 @@ class RequestStream(Protocol):
         ...
 
     async def next(self, chunks_min: int = 1) -> list[wire.Chunk]:
-        """Chunks in order, without repeats, about so many or more but for the last; none after the worker's end. Raises
-        GatewayError when the answer breaks. Waiting may be cancelled and begun again.
+        """Chunks in order, without repeats: about `chunks_min` or more, except at the end; none after the worker's end.
+        Raises GatewayError if the answer breaks. Waiting may be cancelled and begun again.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""The bundle that wiring hands to the application."""
+"""The parts that the wiring hands to the application."""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,8 @@
-"""The one call between a well-formed request and a worker: model, prompt, context, limits, in this order.
+"""Turns a well-formed request into one that a worker may run: finds the model, encodes the prompt, checks its size and
+reserves its limits, in this order.
 
-An `Admitted` request is encoded exactly as the model will read it, and reserved in every limit. Whoever receives it
-must settle it once, whatever happens next. A refused request is reserved in none. Knows neither HTTP nor NATS.
+An `Admitted` request holds the exact token ids that the model will read, and a reservation in every limit. Whoever
+receives it must settle it exactly once. A refused request has reserved nothing. Knows neither HTTP nor NATS.
 """
 
 import math
@@ -69,8 +70,8 @@ class Admission:
         trace: Context,
         check: Callable[[wire.Job, str], None],
     ) -> Admitted:
-        """Encode, check and reserve; `wait_s` is how long the job may lie in a queue, `trace` what it is a part of.
-        `check` gets the job and its pool before anything is reserved, and may refuse it. Raises ModelNotFound,
+        """Encode, check and reserve. `wait_s` is how long the job may stay in a queue, `trace` the span that it belongs
+        to. `check` gets the job and its pool before anything is reserved, and may refuse it. Raises ModelNotFound,
         InvalidRequest, ContextTooLong, RateLimited, BudgetExhausted, Unavailable, and what `check` raises.
         """
         model, pool = self._find(principal, generation.model)
@@ -93,12 +94,14 @@ class Admission:
         self._limiter.started(admitted.request_id)
 
     async def settle(self, admitted: Admitted, prompt_tokens: int, completion_tokens: int) -> None:
-        """What it used, prompts counted once; nothing at all if no worker accepted it."""
+        """Report what the request used, each prompt counted once. Of a request that no worker accepted, everything is
+        refunded.
+        """
         cost_micro = self._pricer.ceiling_micro(admitted.model_id, admitted.plan_id, prompt_tokens, completion_tokens)
         await self._limiter.settle(admitted.request_id, Used(prompt_tokens + completion_tokens, cost_micro))
 
     def _find(self, principal: Principal, name: str) -> tuple[ServedModel, str]:
-        """A model that the principal may not use is as if it did not exist."""
+        """The model and its pool. A model that the principal may not use is reported as unknown."""
         hidden = self._catalog.hides(principal.models, name)
         ready = None if hidden else self._fleet.find(name)
         model = None if ready is None else self._catalog.get(ready.digest)
@@ -109,7 +112,7 @@ class Admission:
         raise ModelNotFound(f"The model {_shown(name)} does not exist or you have no access to it.", param="model")
 
     def _max_tokens(self, entitlement: Entitlement, generation: Generation, prompt_tokens: int) -> int:
-        """The output that each choice may have. Raises ContextTooLong, InvalidRequest."""
+        """The number of output tokens that each choice may have. Raises ContextTooLong, InvalidRequest."""
         allowed = entitlement.sizes
         max_tokens = allowed.output(generation, prompt_tokens, self._default_output)
         for metric in allowed.missed(generation, prompt_tokens):
@@ -119,8 +122,8 @@ class Admission:
     async def _reserve(
         self, entitlement: Entitlement, request_id: uuid.UUID, prompt_tokens: int, output_tokens: int
     ) -> dict[str, str]:
-        """Take the most that it can use from every limit; the headers that tell. Raises RateLimited, BudgetExhausted,
-        Unavailable.
+        """Reserve the most that the request can use in every limit, and return the rate-limit headers. Raises
+        RateLimited, BudgetExhausted, Unavailable.
         """
         principal, model_id = entitlement.principal, entitlement.model_id
         demand = Demand(
@@ -135,7 +138,7 @@ class Admission:
         try:
             decision = await self._limiter.admit(demand)
         except BaseException:
-            # It may have been decided without us hearing of it: an admission in doubt is given back.
+            # The decision may have been made and its answer lost: an admission in doubt is given back.
             await self._limiter.settle(request_id, NOTHING)
             raise
         if decision.refused is not None:

@@ -17,7 +17,7 @@ LIMIT_MAX = 10_000_000_000  # tokens per minute, and burst; the column's constra
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What one demand wants from one bucket. `per_minute` and `burst` are at least 1."""
+    """What one request takes from one bucket. `per_minute` and `burst` are at least 1."""
 
     key: str
     metric: Metric
@@ -33,7 +33,7 @@ class Level(msgspec.Struct, frozen=True):
 
 
 def refill(level: Level, claim: Claim, now_us: int) -> Level:
-    """The level at `now_us`; a clock that stepped back refills nothing."""
+    """The level at `now_us`. A clock that was set back refills nothing."""
     full = claim.burst * UNITS
     elapsed_us = max(now_us - level.at_us, 0)
     return Level(min(full, level.units + claim.per_minute * elapsed_us), max(level.at_us, now_us))
@@ -44,7 +44,7 @@ def fits(level: Level, claim: Claim) -> bool:
 
 
 def wait_us(level: Level, claim: Claim) -> int | None:
-    """How long until it fits, to the microsecond; None for what the full bucket does not hold."""
+    """Microseconds until the claim fits, rounded up; None if even a full bucket is too small for it."""
     if claim.amount > claim.burst:
         return None
     return max(-(-(claim.amount * UNITS - level.units) // claim.per_minute), 0)
@@ -56,22 +56,22 @@ def take(level: Level, claim: Claim) -> Level:
 
 
 def refund(level: Level, claim: Claim, tokens: int) -> Level:
-    """Give `tokens` back. Needs no clock: filling up before or after it gives the same level. It never lowers a
-    bucket whose limit was raised meanwhile.
+    """Give `tokens` back. Needs no clock: refilling before or after it gives the same level. Never lowers a bucket
+    whose limit was raised in the meantime.
     """
     assert tokens >= 0
     return Level(max(level.units, min(claim.burst * UNITS, level.units + tokens * UNITS)), level.at_us)
 
 
 def unused(claim: Claim, tokens_used: int, *, started: bool) -> int:
-    """How much of a claim is refunded: unused tokens; the request itself only if it was never started."""
+    """The part of a claim to refund: unused tokens; the request itself only if it was never started."""
     if claim.metric == "tokens":
         return max(claim.amount - max(tokens_used, 0), 0)
     return 0 if started or tokens_used > 0 else claim.amount
 
 
 def state(claim: Claim, units: int) -> LimitState:
-    """A level as the client is told it."""
+    """A level in the whole tokens that the client is shown."""
     missing_us = -(-(claim.burst * UNITS - units) // claim.per_minute)
     return LimitState(
         metric=claim.metric,

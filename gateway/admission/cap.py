@@ -1,6 +1,7 @@
-"""Caps and budgets: limits on what is held at once or was spent in a period. Pure; what is held is counted elsewhere.
+"""Caps (on what is held at one time) and budgets (on what is spent in a period). Pure; the amount in use is counted
+elsewhere and passed in.
 
-Invariant: what is held never exceeds what is allowed, unless the limit was lowered meanwhile.
+Invariant: what is held never exceeds what is allowed, unless the limit was lowered in the meantime.
 """
 
 import msgspec
@@ -11,7 +12,7 @@ AMOUNT_MAX = 1_000_000_000_000_000  # tokens or micro-units of one request; the 
 
 
 class Cap(msgspec.Struct, frozen=True):
-    """What one demand wants of one cap or budget. `allowed` is at least 1."""
+    """What one request takes of one cap or budget. `allowed` is at least 1."""
 
     limit: Limit
     allowed: int
@@ -31,8 +32,8 @@ def fits(held: int, cap: Cap) -> bool:
 
 
 def wait_us(cap: Cap, leases_us: int) -> int | None:
-    """How long until it fits for certain: when the leases in its way have run out. None for what the empty cap does not
-    hold, and for budgets, which no moment that a client waits for fills up.
+    """Microseconds after which the cap certainly has room: when the leases that fill it have expired. None if even an
+    empty cap is too small, and for budgets, whose period ends long after any client has given up.
     """
     return None if cap.is_budget or cap.amount > cap.allowed else leases_us
 

@@ -1,7 +1,7 @@
-"""The models whose cards this gateway has read: encoder and row in Postgres, by digest.
+"""The models whose cards this gateway has read: their prompt encoders and their rows in Postgres, by card digest.
 
-A model can be served only once it is in the catalog. It stays there when its workers go: its name is then known, but it
-is not ready.
+A model can be served only once it is in the catalog. It stays there when its last worker goes: its name is then known,
+but the model is not ready.
 """
 
 import asyncio
@@ -37,13 +37,13 @@ class Catalog:
         self._by_digest: dict[str, ServedModel] = {}
 
     async def add(self, digest: str, card: wire.ModelCard) -> None:
-        """Build what serving `card` needs and write it down in Postgres. Idempotent. Raises Unavailable."""
+        """Build the encoder of `card` and register the model in Postgres. Idempotent. Raises Unavailable."""
         if digest in self._by_digest:
             return
         loop = asyncio.get_running_loop()
         try:
             encoder = await loop.run_in_executor(self._executor, PromptEncoder, card, self._executor)
-        except Exception as error:  # `tokenizers` raises nothing more precise
+        except Exception as error:  # `tokenizers` raises bare Exceptions
             raise Unavailable(f"The card of {card.name} cannot be used: {error}") from error
         row = await self._register(card, digest)
         while len(self._by_digest) >= CARDS_MAX:

@@ -1,7 +1,7 @@
-"""The claims of one demand on each of its limits, and the one decision over all of them. Pure.
+"""The claims of one request on each of its limits, and the single decision over all of them. Pure.
 
 The SQL function `admit` decides by the same rules. Invariants: a refusal changes nothing; a limit in shadow mode
-refuses nobody, and one that would have refused is left as a refusal leaves it.
+refuses nobody, and if it would have refused, nothing is taken from it.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,12 @@ from gateway.admission.limiter import BUCKETS, RESERVED, Decision, Demand, Limit
 class Claims(msgspec.Struct, frozen=True):
     buckets: tuple[Claim, ...]  # in key order, which is the order of locks
     caps: tuple[Cap, ...]  # and budgets
-    barred: tuple[Metric, ...]  # limits of 0 in shadow mode: missed whatever is asked
+    barred: tuple[Metric, ...]  # limits of 0 in shadow mode: any request would miss them
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Limits are numbered from 0, buckets first, then caps. `refused` is the one that keeps the demand out the longest,
-    None when admitted; `retry_after_us` None on a refusal: waiting does not help. `levels` and `held` are those after
-    the decision.
+    """Limits are numbered from 0, buckets first, then caps. `refused` is the limit with the longest wait, None when
+    admitted. `retry_after_us` is None if waiting does not help. `levels` and `held` are the values after the decision.
     """
 
     refused: int | None
@@ -34,12 +33,12 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def blocked(demand: Demand) -> Limit | None:
-    """The limit of which the demand may have nothing at all (0), if there is one."""
+    """The first limit that allows nothing at all (0), if there is one."""
     return next((limit for limit in demand.limits if limit.allowed == 0 and limit.enforced), None)
 
 
 def of(demand: Demand) -> Claims:
-    """The demand's claims. Unlimited ones make none, and no enforced limit is 0."""
+    """The request's claims. Unlimited limits make none; no enforced limit here is 0."""
     found = [limit for limit in demand.limits if limit.metric in RESERVED and limit.allowed is not None]
     buckets = sorted(
         (_claim(limit, demand) for limit in found if limit.metric in BUCKETS and limit.allowed),
@@ -56,7 +55,9 @@ def of(demand: Demand) -> Claims:
 
 
 def decide(claims: Claims, levels: Sequence[Level], held: Sequence[int], now_us: int, *, leases_us: int) -> Verdict:
-    """Take every claim's amount, or nothing. `leases_us`: until whatever holds a cap has let go of it."""
+    """Take every claim's amount, or nothing. `leases_us`: the time until everything that holds a cap has released
+    it.
+    """
     filled = tuple(bucket.refill(level, claim, now_us) for level, claim in zip(levels, claims.buckets, strict=True))
     lacking = [
         (index, claim.enforced, bucket.wait_us(level, claim))
@@ -80,8 +81,8 @@ def decide(claims: Claims, levels: Sequence[Level], held: Sequence[int], now_us:
     return Verdict(None, None, taken, holding, missed)
 
 
-def told(claims: Claims, verdict: Verdict) -> Decision:
-    """The verdict in the limiter's words."""
+def decision(claims: Claims, verdict: Verdict) -> Decision:
+    """The verdict as the limiter's callers see it."""
     states = (
         *(bucket.state(claim, level.units) for claim, level in zip(claims.buckets, verdict.levels, strict=True)),
         *(cap.state(one, count) for one, count in zip(claims.caps, verdict.held, strict=True)),
@@ -97,13 +98,13 @@ def told(claims: Claims, verdict: Verdict) -> Decision:
 
 
 def never(limit: Limit) -> Decision:
-    """The answer to a limit of 0."""
+    """The refusal by a limit of 0."""
     nothing = LimitState(metric=limit.metric, limit=0, remaining=0)
     return Decision(refused=nothing, states=(nothing,))
 
 
 def milliseconds(us: int | None) -> int | None:
-    """Rounded up, so that whoever waits that long is not too early."""
+    """Rounded up, so that a client that waits this long is not too early."""
     return None if us is None else -(-us // 1_000)
 
 

@@ -1,8 +1,8 @@
-"""What is the same for every request of one key for one model: limits, sizes, and the constant part of a job. Worked
-out once, and kept until the key or the model changes.
+"""What is the same for every request of one key for one model: limits, sizes, and the constant part of a job. Computed
+once, and reused until the key or the model changes.
 
-Pure. Invariant: an entitlement is used only with the very principal and model objects that it was made from, so a
-change that replaces either replaces it.
+Pure. Invariant: an entitlement is used only with the same principal and model objects that it was made from, so
+replacing either one replaces it.
 """
 
 import hashlib
@@ -62,7 +62,7 @@ def _entitlement(principal: Principal, model: ServedModel) -> Entitlement:
 
 
 def _cache_salt(tenant_id: uuid.UUID) -> bytes:
-    """Tenants never share cached blocks, so that none can time what another has sent. The same on every gateway, and no
-    secret: see docs/adr/0007.
+    """The salt of the tenant's cached blocks. Tenants never share blocks, so that none can find out by timing what
+    another has sent. It is the same on every gateway and need not be secret (docs/adr/0007).
     """
     return hmac.digest(CACHE_SALT_LABEL, tenant_id.bytes, hashlib.sha256)[:16]

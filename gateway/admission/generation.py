@@ -1,4 +1,4 @@
-"""A request for generated text, of either endpoint: its form is checked, but not yet against a model."""
+"""A request for generated text, from either endpoint: its form is checked, but not yet against a model."""
 
 import msgspec
 

@@ -1,5 +1,5 @@
 """The tag `{% generation %}`, with which some chat templates mark the assistant's text for training. Here it has no
-effect: what stands between the tags is rendered as it is.
+effect: the text between the tags is rendered as usual.
 """
 
 from jinja2 import nodes

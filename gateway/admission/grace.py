@@ -1,8 +1,8 @@
 """What a gateway grants while Postgres is away, and what it owes Postgres afterwards.
 
-A local share (limit / live gateways) that starts empty, so that an outage hands out no burst of its own. What was used
-of it is charged to the shared buckets on return. Budgets cannot be checked here: they stay open for a grace time,
-then closed.
+It grants a local share (limit / live gateways) of each limit. The share starts empty, so that an outage adds no burst.
+On return, what was used is charged to the shared buckets. Budgets cannot be checked here: requests under a budget are
+admitted for a grace period, then refused.
 """
 
 import uuid
@@ -34,7 +34,9 @@ class Grace:
         return self._limiter is not None
 
     def start(self, gateways: int, held: Iterable[tuple[Demand, bool]] = ()) -> None:
-        """`held`: this gateway's open requests, and whether each has started; they count towards its caps."""
+        """`held`: this gateway's open requests, and whether each has started; they count towards its share of the
+        caps.
+        """
         if self._limiter is None:
             self._began_us = self._now_us()
             self._limiter = LocalLimiter(self._now_us, share=max(gateways, 1), starts_full=False)
@@ -46,7 +48,7 @@ class Grace:
         self._limiter = None
 
     def admit(self, demand: Demand) -> Decision:
-        """Raises Unavailable for what a share can never grant, and for budgets once their grace time is over."""
+        """Raises Unavailable for what a share can never grant, and for budgets once the grace period is over."""
         assert self._limiter is not None
         if self._now_us() - self._began_us > self._budget_us and _budgets(demand):
             raise Unavailable("Budgets cannot be checked at the moment.", retry_after_ms=RETRY_AFTER_MS)
@@ -61,7 +63,7 @@ class Grace:
             limiter.started(request_id)
 
     def settle(self, request_id: uuid.UUID, used: Used) -> bool:
-        """Whether the request was admitted here; then what it used is owed now."""
+        """Whether the request was admitted here. If so, what it used is now owed to the shared buckets."""
         limiter = self._admitted.pop(request_id, None)
         if limiter is None:
             if self._limiter is not None:
@@ -69,7 +71,7 @@ class Grace:
             return False
         reservation = limiter.close(request_id, used)
         assert reservation is not None, "what is admitted is open until it is settled"
-        taken = {claim.key for claim in reservation.taken}  # of the share; what is owed, is owed to the whole bucket
+        taken = {claim.key for claim in reservation.taken}  # from the share; the debt is to the whole bucket
         for claim in claims.of(reservation.demand).buckets:
             if claim.key in taken:
                 unused = bucket.unused(claim, used.tokens, started=reservation.started)
@@ -87,7 +89,7 @@ class Grace:
                 self._owed[claim.key] = replace(claim, amount=amount)
 
     def take_debts(self) -> list[Claim]:
-        """All that is owed, in key order, for the caller to pay; `owe` again what could not be paid."""
+        """All debts, in key order. The caller pays them, and gives back with `owe` what could not be paid."""
         owed, self._owed = self._owed, {}
         return [owed[key] for key in sorted(owed)]
 

@@ -24,12 +24,12 @@ Metric = Literal[
 BUCKETS: Final[tuple[Metric, ...]] = ("requests", "tokens")
 CAPS: Final[tuple[Metric, ...]] = ("concurrency", "queued_requests", "queued_tokens")
 BUDGETS: Final[tuple[Metric, ...]] = ("day_tokens", "month_cost")
-RESERVED: Final = (*BUCKETS, *CAPS, *BUDGETS)  # of what an admission takes its part
+RESERVED: Final = (*BUCKETS, *CAPS, *BUDGETS)  # the metrics from which an admission takes an amount
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
-    """One quota as it holds for a key. `allowed` None is unlimited, 0 is never; for a bucket it is what comes back a
-    minute, up to `burst` (None: one minute's worth).
+    """One quota as it applies to a key. `allowed`: None is unlimited, 0 allows nothing; of a bucket it is the refill
+    per minute, up to `burst` (None: one minute's refill).
     """
 
     metric: Metric
@@ -56,7 +56,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """What one request wants to reserve, in all of its limits or in none."""
+    """What one request asks to reserve, in all of its limits or in none."""
 
     request_id: uuid.UUID
     tenant_id: uuid.UUID
@@ -83,7 +83,9 @@ NOTHING: Final = Used(0)
 
 
 class LimitState(msgspec.Struct, frozen=True, kw_only=True):
-    """One limit after the decision. Never negative; a bucket has a `burst`, and `reset_ms` until it is full again."""
+    """One limit after the decision. Amounts are never negative. A bucket has a `burst`, and `reset_ms`, the time until
+    it is full again.
+    """
 
     metric: Metric
     limit: int
@@ -97,8 +99,8 @@ class LimitState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """`refused` None means admitted; else the limit that keeps the request out the longest. `retry_after_ms` None on a
-    refusal means that waiting does not help. `missed` are limits in shadow mode that would have refused.
+    """`refused` None means admitted; otherwise it is the limit with the longest wait. `retry_after_ms` None on a
+    refusal means that waiting does not help. `missed` are the limits in shadow mode that would have refused.
     """
 
     refused: LimitState | None = None
@@ -119,17 +121,19 @@ class Limiter(Protocol):
         ...
 
     def refuses(self, limits: tuple[Limit, ...]) -> Decision | None:
-        """The refusal that `admit` would give to any request under these limits, where one is known without asking;
-        what the request wants of another limit may keep it out for longer. Never waits.
+        """The refusal that `admit` would give to any request under these limits, if it is known without asking
+        Postgres. Another limit may impose a longer wait. Never blocks.
         """
         ...
 
     def started(self, request_id: uuid.UUID) -> None:
-        """A worker has accepted it: it waits no longer. Idempotent; never raises and never waits."""
+        """A worker has accepted the request: it no longer counts as queued. Idempotent; never raises and never
+        blocks.
+        """
         ...
 
     async def settle(self, request_id: uuid.UUID, used: Used) -> None:
-        """Refund what was not used and close the reservation; of a request that used nothing and was never started,
-        everything. Idempotent; never raises, waits at most 50 ms, and goes on trying in the background after that.
+        """Refund what was not used and close the reservation; of a request that used nothing and never started, refund
+        all of it. Idempotent. Never raises; waits at most 50 ms and retries in the background after that.
         """
         ...

@@ -1,7 +1,7 @@
-"""A limiter in this process's memory, on the same arithmetic as the one in Postgres.
+"""A limiter in this process's memory, with the same arithmetic as the one in Postgres.
 
-It is exact for one gateway. With `share` it grants one gateway's part of every limit, which is what stands in while
-Postgres is away. Knows nothing of Postgres, and so nothing of budgets: what was spent is in the ledger alone.
+It is exact for one gateway. With `share` it grants one gateway's part of every limit, which is used while Postgres is
+away. Knows nothing of Postgres, and therefore nothing of budgets, whose spending only the ledger knows.
 """
 
 import uuid
@@ -20,7 +20,7 @@ from gateway.errors import Unavailable
 
 BUCKETS_MAX = 100_000
 RETRY_AFTER_MS = 1_000
-LEASE_US = 15_000_000  # what a place that is taken is promised to be free after; nobody can know better
+LEASE_US = 15_000_000  # after which a refused request may try again: when a place becomes free is not known
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class Reservation:
 
 
 class LocalLimiter:
-    """Implements `Limiter`. `starts_full` says what a bucket that was never seen holds."""
+    """Implements `Limiter`. `starts_full`: whether a bucket begins full or empty."""
 
     def __init__(self, now_us: Callable[[], int], *, share: int = 1, starts_full: bool = True) -> None:
         assert share >= 1
@@ -54,7 +54,9 @@ class LocalLimiter:
         self.close(request_id, used)
 
     def decide(self, demand: Demand) -> Decision:
-        """`admit` without a loop. Raises Unavailable for what fits the limit but not the share of it."""
+        """`admit` without an event loop. Raises Unavailable for what fits the limit but not this gateway's share of
+        it.
+        """
         if limit := claims.blocked(demand):
             return claims.never(limit)
         whole = claims.of(demand)
@@ -66,22 +68,22 @@ class LocalLimiter:
             filled = tuple(
                 bucket.refill(level, claim, now_us) for level, claim in zip(levels, wanted.buckets, strict=True)
             )
-            return claims.told(wanted, Verdict(None, None, filled, tuple(held), ()))
+            return claims.decision(wanted, Verdict(None, None, filled, tuple(held), ()))
         verdict = claims.decide(wanted, levels, held, now_us, leases_us=LEASE_US)
         if verdict.refused is None:
             self._keep(wanted.buckets, verdict.levels)
             self.hold(demand, _taken(wanted, verdict))
         elif verdict.retry_after_us is None and _fits_alone(whole, verdict.refused):
             raise Unavailable("Rate limits cannot be checked at the moment.", retry_after_ms=RETRY_AFTER_MS)
-        return claims.told(wanted, verdict)
+        return claims.decision(wanted, verdict)
 
     def hold(self, demand: Demand, taken: tuple[Claim, ...] = (), *, started: bool = False) -> None:
-        """Count a request that is open, whoever admitted it."""
+        """Count a request as open, whoever admitted it."""
         self._open[demand.request_id] = Reservation(demand, taken, started)
         self._by_tenant.setdefault(demand.tenant_id, set()).add(demand.request_id)
 
     def close(self, request_id: uuid.UUID, used: Used) -> Reservation | None:
-        """`settle` without a loop: the reservation that was open, None if there was none."""
+        """`settle` without an event loop: the reservation that was open, or None."""
         reservation = self._open.pop(request_id, None)
         if reservation is None:
             return None
@@ -95,7 +97,9 @@ class LocalLimiter:
         return reservation
 
     def _part(self, whole: Claims) -> Claims:
-        """This gateway's share. Of a cap that may be nothing, or all gateways together would go beyond it."""
+        """This gateway's share of the claims. A share of a cap is rounded down, perhaps to nothing, or all gateways
+        together would exceed the cap.
+        """
         share = self._share
         return Claims(
             tuple(
@@ -107,7 +111,7 @@ class LocalLimiter:
         )
 
     def _held(self, cap: Cap, demand: Demand) -> int:
-        """What the scope of `cap` holds: its open requests, or of those that wait, how many or how many tokens."""
+        """What the scope of `cap` holds now: its open or queued requests, or the tokens of the queued ones."""
         held = 0
         for request_id in self._by_tenant.get(demand.tenant_id, ()):
             one = self._open[request_id]
@@ -135,7 +139,7 @@ def _taken(wanted: Claims, verdict: Verdict) -> tuple[Claim, ...]:
 
 
 def _fits_alone(whole: Claims, index: int) -> bool:
-    """Whether the limit itself, undivided, could hold what is asked."""
+    """Whether the limit itself, undivided, is large enough for the claim."""
     if index < len(whole.buckets):
         return whole.buckets[index].amount <= whole.buckets[index].burst
     cap = [cap for cap in whole.caps if not cap.is_budget][index - len(whole.buckets)]

@@ -1,9 +1,9 @@
-"""What a chat template writes around its messages, tokenized once.
+"""The fixed texts of a chat template, tokenized once.
 
-A default system message and the words between turns are the same in every prompt, and of a short one they are most of
-the text. Special tokens cut a text into passages of which the tokenizer reads each by itself, so the ids of a prompt
-are those of its passages, one after the other. Invariant: nothing that a client has sent is remembered, for others
-could time it; and the ids are those of the whole text, since a tokenizer that might read passages otherwise has none.
+A default system message and the words between turns are the same in every prompt, and are most of a short one. Special
+tokens divide a text into passages that the tokenizer reads independently, so a prompt's ids are those of its passages,
+concatenated. Invariants: nothing that a client has sent is cached, since others could detect it by timing; the ids
+equal those of the whole text, since a tokenizer that does not read passages independently gets no cache.
 """
 
 import re
@@ -12,14 +12,19 @@ from typing import Final, Self
 
 import msgspec
 
-PIECEWISE: Final = ("ByteLevel", "Digits", "NFC", "Split")  # normalizers and pre-tokenizers that see a passage alone
+PIECEWISE: Final = (
+    "ByteLevel",
+    "Digits",
+    "NFC",
+    "Split",
+)  # normalizers and pre-tokenizers that never look beyond a passage
 
 Encode = Callable[[list[str]], list[list[int]]]
-"""Each text by itself."""
+"""Encodes each text independently of the others."""
 
 
 class _Step(msgspec.Struct, frozen=True):
-    """What happens to a text before it is divided into tokens."""
+    """A normalizer or pre-tokenizer: what happens to a text before it is divided into tokens."""
 
     type: str
     add_prefix_space: bool = False
@@ -33,7 +38,7 @@ class _Step(msgspec.Struct, frozen=True):
 
 
 class _Added(msgspec.Struct, frozen=True):
-    """A token that is found in a text before anything else."""
+    """A token that is recognised in a text before all else."""
 
     content: str
     single_word: bool = False
@@ -60,7 +65,7 @@ class _Layout(msgspec.Struct, frozen=True):
 
 
 class Passages:
-    """The ids of short texts."""
+    """Encodes short texts, from cached passages where it can."""
 
     def __init__(self, marks: list[str], encode: Encode) -> None:
         self._known = dict(zip(marks, encode(marks), strict=True))
@@ -69,12 +74,12 @@ class Passages:
 
     @classmethod
     def of(cls, tokenizer: bytes, encode: Encode) -> Self | None:
-        """For a tokenizer's JSON; None if it may read a passage otherwise than within its text."""
+        """For a tokenizer's JSON. None if the tokenizer may read a passage differently within its text."""
         layout = msgspec.json.decode(tokenizer, type=_Layout)
         return cls([token.content for token in layout.added_tokens], encode) if layout.piecewise else None
 
     def learn(self, text: str, encode: Encode, *, without: str) -> None:
-        """Remember the passages of `text`, which is a template's, but for those that have `without` in them."""
+        """Cache the passages of `text`, which the template wrote, except those that contain `without`."""
         own = [passage for passage in self._cut(text) if without not in passage]
         self._known.update(zip(own, encode(own), strict=True))
 

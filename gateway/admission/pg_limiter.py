@@ -1,8 +1,8 @@
-"""The limiter that is exact over any number of gateways: buckets, caps, budgets and reservations in Postgres.
+"""The limiter that is exact over any number of gateways: buckets, caps, budgets and reservations are in Postgres.
 
-One round trip an admission, one (batched) a start and a settlement. While Postgres cannot decide, a local share does
-(`grace`). Every admission ends in exactly one refund: by `settle`, by the ledger, or, when this process dies, by the
-lease that nobody renews. No clock of this process has a part in what Postgres decides.
+An admission takes one round trip; starts and settlements are written in batches. While Postgres cannot decide, this
+gateway's local share does (`grace`). Every admission ends in exactly one refund: by `settle`, by the ledger, or, when
+this process dies, by its lease, which then expires. Postgres's clock decides, never this process's.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ PROBE_S: Final = 0.5  # while Postgres is away
 DEBIT_TIMEOUT_S: Final = 2.0
 DRAIN_S: Final = 3.0
 RETRY_AFTER_MS: Final = 1_000
-CONNECTIONS_KEPT: Final = 2  # for settlements and upkeep, whatever waits to be admitted
+CONNECTIONS_KEPT: Final = 2  # for settlements and upkeep, however many admissions wait
 BUDGET_GRACE_S: Final = 60.0
 PREPARED_MAX: Final = 10_000
 
@@ -52,8 +52,8 @@ def monotonic_us() -> int:
 
 
 class PgLimiter:
-    """Implements `Limiter`; use with `async with`. `pool` is entered and left by the caller, and no other limiter's:
-    most of its connections are kept here.
+    """Implements `Limiter`; use with `async with`. The caller enters and leaves `pool`, and no other limiter may use
+    it, since most of its connections are kept here.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class PgLimiter:
             try:
                 return await self._admit(demand, prepared)
             except TimeoutError as error:
-                # Overload or an outage: a look from the upkeep will tell.
+                # Overload or an outage: the upkeep task finds out which.
                 self._in_doubt(demand)
                 self._upkeep_due.set()
                 raise Unavailable("rate limits could not be checked in time", retry_after_ms=RETRY_AFTER_MS) from error
@@ -143,14 +143,14 @@ class PgLimiter:
         if lease is None or lease.epoch is None:
             return
         if used.tokens <= 0:
-            self._refusal_cache.forget()  # it may give a request back
+            self._refusal_cache.forget()  # a settlement may refund a request
         done = self._settling.put(request_id, used, lease.demand.tenant_id)
         if not self._grace.active:
             await asyncio.wait([done], timeout=SETTLE_WAIT_S)
 
     def _prepare(self, demand: Demand) -> Prepared:
-        """Who asks often comes with the very same limits each time; kept with what was made of them, they stay apart
-        from all others by their identity.
+        """The prepared arguments of the demand's limits, cached by the identity of the tuple of limits: a frequent
+        caller passes the same object each time. The cache keeps that object alive, so its identity stays unique.
         """
         prepared = self._prepared.get(id(demand.limits))
         if prepared is None:
@@ -162,7 +162,7 @@ class PgLimiter:
     async def _admit(self, demand: Demand, prepared: Prepared) -> Decision:
         arguments = prepared.arguments(demand, self._gateway_id, LEASE_MS)
         [row] = await self._admissions.fetch(_ADMIT, *arguments, timeout_s=ADMIT_TIMEOUT_S)
-        decision = claims.told(prepared.claims, _verdict(row))
+        decision = claims.decision(prepared.claims, _verdict(row))
         if decision.refused is None:
             self._leases.open(demand, row["epoch"])
         else:
@@ -170,7 +170,7 @@ class PgLimiter:
         return decision
 
     def _in_doubt(self, demand: Demand) -> None:
-        """It may have been reserved, and nobody will use it."""
+        """Refund an admission whose outcome is not known: it may have been reserved, and nobody will use it."""
         self._settling.put(demand.request_id, NOTHING, demand.tenant_id)
 
     def _lost(self, error: BaseException) -> None:
@@ -180,7 +180,7 @@ class PgLimiter:
             self._upkeep_due.set()
 
     async def _keep_up(self) -> None:
-        """Renew, expire, pay debts; while Postgres is away, look for it."""
+        """The upkeep loop: renew leases, delete expired ones, pay debts; while Postgres is away, probe it."""
         while True:
             try:
                 await self._upkeep()
@@ -219,7 +219,7 @@ class PgLimiter:
 
 
 def _verdict(row: asyncpg.Record) -> Verdict:
-    """What `admit` returned; it numbers limits from 1."""
+    """What `admit` returned. SQL numbers limits from 1."""
     return Verdict(
         refused=None if row["refused"] is None else row["refused"] - 1,
         retry_after_us=row["retry_after_us"],

@@ -13,19 +13,19 @@ from gateway.db.arrays import literal
 
 @dataclass(slots=True, frozen=True)
 class Prepared:
-    """`buckets` are arrays of keys, allowances, bursts, and whether each is enforced; `caps` of metrics, whether
-    each is of a key, of a model, allowances, and whether each is enforced.
+    """`buckets` are arrays of keys, allowances, bursts, and whether each is enforced; `caps` are arrays of metrics,
+    whether each is of a key, of a model, allowances, and whether each is enforced.
     """
 
     limits: tuple[Limit, ...]
-    blocked: Limit | None  # of which nobody may have anything; there are no claims then
-    claims: Claims  # with amounts of no demand in particular
+    blocked: Limit | None  # a limit of 0; there are no claims then
+    claims: Claims  # whose amounts are placeholders
     buckets: tuple[str, str, str, str]
     caps: tuple[str, str, str, str, str]
 
     @classmethod
     def of(cls, demand: Demand) -> Self:
-        """The arguments that all demands with the limits of this one share."""
+        """The arguments shared by all demands with the same limits as this one."""
         blocked = claims.blocked(demand)
         wanted = Claims((), (), ()) if blocked else claims.of(demand)
         buckets, caps = wanted.buckets, wanted.caps

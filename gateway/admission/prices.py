@@ -1,7 +1,7 @@
 """The most that a request can cost, by the prices that this gateway last read, for reservations against budgets.
 
-Owns a cache of prices, which it reads again when it is told of a change; while Postgres is away, it keeps the last
-ones. Does not look for changes itself, and bills nothing: the cost of an event is decided where it is booked.
+Owns a cache of prices, which it reads again after a change; while Postgres is away, it uses the last ones. Does not
+poll for changes itself, and bills nothing: an event's cost is decided by the ledger.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ Periods = list[tuple[float, float, Price]]
 
 
 class PriceBook:
-    """Use with `async with`: inside, prices are read as soon as somebody may have changed them."""
+    """Use with `async with`: inside, prices are read again whenever they may have changed."""
 
     def __init__(self, engine: AsyncEngine, *, clock: Clock | None = None) -> None:
         self._engine = engine
@@ -46,21 +46,23 @@ class PriceBook:
     def ceiling_micro(
         self, model_id: uuid.UUID, plan_id: uuid.UUID | None, prompt_tokens: int, output_tokens: int
     ) -> int:
-        """What so many tokens cost now when none is cached; 0 when no price applies. An event with fewer tokens, or
-        cached ones, never costs more.
+        """The cost of so many tokens now, none of them cached; 0 when no price applies. An event with fewer tokens, or
+        with cached ones, never costs more.
         """
         price = self._now(model_id, plan_id) or self._now(model_id, None)
         return 0 if price is None else pricing.cost_micro(price, prompt_tokens, 0, output_tokens)
 
     def changed(self, changed: Changed) -> None:
-        """Somebody has changed this. Prices are no one tenant's, so a change of theirs is everybody's."""
+        """These tenants' rows have changed. Prices belong to no tenant, so a change of prices is reported for all of
+        them.
+        """
         if changed == ALL:
             self._stale.set()
 
     async def read(self) -> None:
         """Read prices if they may have changed. Raises what the database raises."""
         if self._stale.is_set():
-            self._stale.clear()  # before: what is changed meanwhile is read the next time
+            self._stale.clear()  # before reading: a change during the read is read next time
             try:
                 await self._read()
             except BaseException:
@@ -79,7 +81,7 @@ class PriceBook:
 
     def _now(self, model_id: uuid.UUID, plan_id: uuid.UUID | None) -> Price | None:
         periods = self._prices.get((model_id, plan_id))
-        if periods is None:  # as mostly for a plan of its own
+        if periods is None:  # as for most plans
             return None
         now_s = self._clock.wall()
         return next((price for since_s, until_s, price in periods if since_s <= now_s < until_s), None)

@@ -21,17 +21,17 @@ _NAMES: Final[dict[Metric, str]] = {
 
 
 def headers(decision: Decision) -> dict[str, str]:
-    told: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for metric in ("requests", "tokens"):
         if bucket := _binding(decision, metric):
-            told[f"x-ratelimit-limit-{metric}"] = str(bucket.limit)
-            told[f"x-ratelimit-remaining-{metric}"] = str(bucket.remaining)
-            told[f"x-ratelimit-reset-{metric}"] = duration(bucket.reset_ms)
-    return told
+            fields[f"x-ratelimit-limit-{metric}"] = str(bucket.limit)
+            fields[f"x-ratelimit-remaining-{metric}"] = str(bucket.remaining)
+            fields[f"x-ratelimit-reset-{metric}"] = duration(bucket.reset_ms)
+    return fields
 
 
 def refusal(decision: Decision, asked: int) -> GatewayError:
-    """The error of a refused `decision`; `asked` is the amount that the refusing limit was asked for."""
+    """The error of a refused `decision`; `asked` is the amount that was wanted of the refusing limit."""
     state = decision.refused
     assert state is not None
     numbers = f"Limit {state.limit}{_burst(state)}, used {state.used}, requested {asked}."

@@ -1,10 +1,10 @@
-"""A memory of request buckets that were just found empty, so that a client that retries without waiting costs neither
+"""Remembers request buckets that were just found empty, so that a client that retries without waiting costs neither
 tokenization nor a round trip to Postgres.
 
 Every request takes exactly one from such a bucket. So until the time that a refusal named, every other request under
-the same limits is refused too (and may have to wait longer for another limit). Pure; the time is passed in. Invariant:
-a refusal from memory is the one that was decided, less the time that has passed; nothing is remembered for longer than
-KEPT_US, since other gateways refund requests and limits change.
+the same limits is refused too, though another limit may make it wait longer. Pure; the time is passed in. Invariant: a
+cached refusal is the one that was decided, less the time that has passed. Nothing is cached for longer than KEPT_US,
+since other gateways refund requests and limits change.
 """
 
 from typing import Final
@@ -26,10 +26,10 @@ class _Refusal(msgspec.Struct, frozen=True):
 
 class RefusalCache:
     def __init__(self) -> None:
-        self._refusals: dict[tuple[Limit, ...], _Refusal] = {}  # by all that held for the request
+        self._refusals: dict[tuple[Limit, ...], _Refusal] = {}  # by all limits of the request
 
     def note(self, limits: tuple[Limit, ...], decision: Decision, now_us: int) -> None:
-        """A request under these limits was refused."""
+        """Remember that a request under these limits was refused."""
         if decision.refused_by != "requests" or decision.retry_after_ms is None:
             return
         if len(self._refusals) >= REFUSALS_MAX:
@@ -37,11 +37,11 @@ class RefusalCache:
         self._refusals[limits] = _Refusal(decision, now_us, now_us + decision.retry_after_ms * 1_000)
 
     def forget(self) -> None:
-        """A request was given back."""
+        """Forget everything: a request was refunded."""
         self._refusals.clear()
 
     def find(self, limits: tuple[Limit, ...], now_us: int) -> Decision | None:
-        """The refusal of any request under these limits, if one is known."""
+        """The refusal of any request under these limits, if one is cached."""
         refusal = self._refusals.get(limits) if self._refusals else None
         if refusal is None:
             return None

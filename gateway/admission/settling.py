@@ -1,12 +1,12 @@
 """Starts and settlements on their way to Postgres: in batches, retried until they arrive, in bounded memory.
 
 While one batch is written the next one fills, so a busy gateway writes few large batches and an idle one settles at
-once. Starts are held back for a moment to fill a batch, since nobody waits for them; if the request meanwhile ends with
+once. Starts are delayed briefly to fill a batch, since nobody waits for them. If the request has meanwhile ended with
 something used, its start is not written at all, because the settlement implies it. What does not fit or never arrives
 is refunded in full when its lease expires.
 
 A batch is one statement, and another transaction may hold a row that it needs, such as one tenant's limits. So a batch
-that is not written in time is written tenant by tenant, and a tenant whose part still fails is held back until a retry
+that is not written in time is written tenant by tenant, and a tenant whose part still fails is set aside until a retry
 of its own succeeds: no tenant's settlements wait for another's rows.
 """
 
@@ -29,8 +29,8 @@ PENDING_MAX: Final = 50_000
 TIMEOUT_S: Final = 2.0
 RETRY_S: Final = 0.5
 GATHER_S: Final = 0.02  # how long a start waits
-APART_S: Final = 1.0  # for one tenant's part of a batch that was not written in time
-APART_FAILURES_MAX: Final = 2  # that many before one is written say that it is Postgres
+APART_S: Final = 1.0  # timeout of one tenant's part of a batch that was not written in time
+APART_FAILURES_MAX: Final = 2  # so many before the first success mean that Postgres itself is away
 HELD_UP_RETRY_S: Final = 2.0
 
 _STARTED = "SELECT started($1::text::uuid[])"
@@ -54,8 +54,8 @@ class Settling:
         self._log = log.get("limiter")
         self._started: dict[uuid.UUID, None] = {}  # in order of arrival
         self._waiting: dict[uuid.UUID, _Settlement] = {}  # likewise
-        self._held_up: dict[uuid.UUID, None] = {}  # tenants, by when they were tried last
-        self._trying: asyncio.TimerHandle | None = None  # until one is tried again
+        self._held_up: dict[uuid.UUID, None] = {}  # tenants set aside, the one tried longest ago first
+        self._trying: asyncio.TimerHandle | None = None  # until the next of these is retried
         self._try_due = False
         self._gathering: asyncio.TimerHandle | None = None  # until starts are written
         self._starts_due = False
@@ -99,7 +99,7 @@ class Settling:
                     await asyncio.sleep(RETRY_S)
 
     async def drain(self, timeout_s: float) -> None:
-        """Wait for all pending settlements, at most so long."""
+        """Wait for all pending settlements, at most `timeout_s`."""
         pending = [settlement.done for settlement in self._waiting.values()]
         if pending:
             await asyncio.wait(pending, timeout=timeout_s)
@@ -110,7 +110,7 @@ class Settling:
         self._wake.set()
 
     async def _write(self) -> bool:
-        """Starts before settlements: whether a request had started decides what its settlement gives back."""
+        """Starts before settlements: whether a request had started decides how much its settlement refunds."""
         try:
             if self._starts_due:
                 await self._write_starts()
@@ -146,7 +146,9 @@ class Settling:
         return any(settlement.tenant_id not in self._held_up for settlement in self._waiting.values())
 
     def _next(self) -> list[uuid.UUID]:
-        """A batch; of more starts than one batch, some are not written yet."""
+        """The next batch of settlements, without tenants that are set aside and requests whose start is yet to be
+        written.
+        """
         turns = (
             request_id
             for request_id, settlement in self._waiting.items()
@@ -155,14 +157,14 @@ class Settling:
         return list(islice(turns, BATCH_MAX))
 
     def _by_tenant(self, batch: list[uuid.UUID]) -> dict[uuid.UUID, list[uuid.UUID]]:
-        """Who came last comes first, having waited for nothing yet."""
+        """The batch by tenant. Tenants that arrived last come first: they have not been delayed yet."""
         parts: dict[uuid.UUID, list[uuid.UUID]] = {}
         for request_id in reversed(batch):
             parts.setdefault(self._waiting[request_id].tenant_id, []).append(request_id)
         return parts
 
     async def _settle_apart(self, parts: dict[uuid.UUID, list[uuid.UUID]]) -> None:
-        """Raises when it seems to be Postgres that does not answer."""
+        """Write each tenant's part on its own. Raises if Postgres itself seems not to answer."""
         held_up: list[uuid.UUID] = []
         for tenant_id, part in parts.items():
             try:
@@ -185,7 +187,7 @@ class Settling:
         self._wake.set()
 
     async def _try_held_up(self) -> None:
-        """Of the tenant that was tried the longest ago; if it goes well, all are believed to be free again."""
+        """Retry the tenant that was tried longest ago. If it succeeds, all are assumed to be free again."""
         self._try_due = False
         tenant_id = next(iter(self._held_up))
         del self._held_up[tenant_id]

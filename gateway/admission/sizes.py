@@ -1,4 +1,4 @@
-"""How much one request may read and write: the model's context, and the quotas on context and output. Pure."""
+"""How many tokens one request may read and write: the model's context, and the quotas on context and output. Pure."""
 
 import uuid
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ from gateway.errors import ContextTooLong, InvalidRequest
 
 @dataclass(slots=True, frozen=True)
 class Sizes:
-    """`context_max` is the model's own, cut by quotas; `output_max` None: no quota on output."""
+    """`context_max` is the model's context, cut by quotas. `output_max` None: no quota on output."""
 
     context_max: int
     output_max: int | None
     shadows: tuple[Limit, ...]  # limits in shadow mode
 
     def output(self, generation: Generation, prompt_tokens: int, default_output: int) -> int:
-        """How many tokens each choice may have: what was asked for, cut to the room that the prompt leaves. Raises
-        ContextTooLong for a prompt that leaves none and for more than any prompt would leave, InvalidRequest for more
-        than a quota on output allows.
+        """The output tokens that each choice may have: what was requested, cut to the room that the prompt leaves.
+        Raises ContextTooLong for a prompt that leaves no room and for a request of more than any prompt would leave;
+        InvalidRequest for more than a quota on output allows.
         """
         asked = generation.max_tokens
         if prompt_tokens >= self.context_max:
@@ -45,7 +45,7 @@ class Sizes:
         return min(wanted, self.context_max - prompt_tokens)
 
     def missed(self, generation: Generation, prompt_tokens: int) -> list[Metric]:
-        """Limits in shadow mode that would have refused."""
+        """The limits in shadow mode that would have refused."""
         asked = generation.max_tokens or 0
         return [
             limit.metric

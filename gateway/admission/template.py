@@ -1,8 +1,8 @@
 """A model's chat template: compiled in the dialect in which publishers write them, and bounded.
 
-A template is a program by whoever published the model, and it runs on a client's input in a process that serves
-everybody. Knows no tokenizer and no tenant. Invariant: the turns of loops, the calls, and the items
-(characters of texts, members of lists) that a rendering makes are bounded by its messages.
+A template is a program by the model's publisher that runs on a client's input, in a process that serves all clients.
+Knows no tokenizer and no tenant. Invariant: the loop iterations, the calls, and the items (characters of texts, members
+of lists) that a rendering makes are bounded by the size of its messages.
 """
 
 import datetime as dt
@@ -20,7 +20,7 @@ from jinja2.visitor import NodeTransformer
 from gateway.admission.generation import Turn
 from gateway.admission.generation_tag import GenerationTag
 
-# What a template can do wrong by itself or with these messages.
+# What compiling or rendering a template can raise.
 FAULTS: Final = (
     jinja2.TemplateError,
     ArithmeticError,
@@ -36,26 +36,26 @@ FAULTS: Final = (
 STEPS_MAX, STEPS_MAX_MORE = 10_000, 500
 CALL_STEPS = 10
 ITEMS_MAX, ITEMS_MAX_MORE = 2**22, 64  # in all, and more for each character of the messages
-MEMBER_ITEMS = 64  # that a member of a list counts for: to find it takes as long
+MEMBER_ITEMS = 64  # items that a member of a list counts as: visiting it takes as long as copying so many characters
 BITS_MAX = 256  # of a product or a power
 PROBE = "a question"
 SIZED = (str, list, tuple, dict)
-COUNTED, MADE = "counted loop", "made items"  # names of filters, with spaces: no template can write them
+COUNTED, MADE = "counted loop", "made items"  # names of filters; with a space in them, no template can call them
 
 
 class Template:
-    """Raises one of FAULTS for what is no template."""
+    """Raises one of FAULTS for a text that is not a template."""
 
     def __init__(self, source: str) -> None:
         self._budget = _Budget()
         environment = _Environment(self._budget)
         tree = _Bounds().visit(environment.parse(source)).set_environment(environment)
         self._template = jinja2.Template.from_code(environment, environment.compile(tree), environment.globals)
-        # Some templates look for parts of type `text` alone: they leave out a plain text without an error.
+        # Some templates accept only content in parts of type `text`, and silently leave out a plain text.
         self._parts = not self._shows(parts=False) and self._shows(parts=True)
 
     def render(self, turns: Sequence[Turn], *, bos_token: str, eos_token: str) -> str:
-        """The one prompt of a chat; a token that the model lacks is "". Raises one of FAULTS."""
+        """A chat as one prompt. A special token that the model lacks is "". Raises one of FAULTS."""
         return self._rendered(turns, {"bos_token": bos_token, "eos_token": eos_token}, parts=self._parts)
 
     def _rendered(self, turns: Sequence[Turn], tokens: Mapping[str, str], *, parts: bool) -> str:
@@ -72,7 +72,7 @@ class Template:
         )
 
     def _shows(self, *, parts: bool) -> bool:
-        """Whether a question is in the prompt when it is told in this form."""
+        """Whether the template renders a message's text when its content has this form: parts, or plain text."""
         try:
             return PROBE in self._rendered([Turn("user", PROBE)], {}, parts=parts)
         except FAULTS:
@@ -80,7 +80,7 @@ class Template:
 
 
 class _Budget(threading.local):
-    """What the rendering in this thread may still do."""
+    """What is left of the bounds of the rendering in this thread."""
 
     steps: int = 0
     items: int = 0
@@ -101,7 +101,7 @@ class _Budget(threading.local):
             yield item
 
     def made(self, value: Any) -> Any:
-        """With what is in it: a list may be there many times."""
+        """Charge for a value that was made, including everything in it: a list may contain one value many times."""
         if isinstance(value, str):
             self.make(len(value))
             return value
@@ -123,14 +123,14 @@ class _Environment(ImmutableSandboxedEnvironment):
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
-            optimized=False,  # that would compute constants, however large, before anything is rendered
+            optimized=False,  # the optimizer would compute constants, however large, at compile time
             finalize=budget.made,
             extensions=["jinja2.ext.loopcontrols", GenerationTag],
         )
         self._budget = budget
         self.filters |= {"tojson": _to_json, COUNTED: budget.counted, MADE: budget.made}
         self.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
-        del self.globals["lipsum"]  # as much text as one asks for, and nobody does
+        del self.globals["lipsum"]  # makes any amount of text; no published template uses it
 
     def call(self, context: Context, called: Any, /, *args: Any, **named: Any) -> Any:
         self._budget.take(CALL_STEPS)
@@ -150,8 +150,8 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 
 class _Bounds(NodeTransformer):
-    """Puts a filter around all that is looped over, and one around what is put together, but for what is written as it
-    is: that is finalized anyway.
+    """Puts a counting filter around everything that is looped over and everything that is concatenated, except
+    literals.
     """
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 - as jinja2 calls its kinds

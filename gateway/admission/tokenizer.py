@@ -1,7 +1,7 @@
 """From turns and texts to token ids, exactly as the model was trained to read them: template, then tokenizer.
 
-Owns what a model card says about text. Knows no tenant and no limit. Long texts are encoded in a thread that
-holds no interpreter lock, so that one long prompt does not stop every stream of the process.
+Owns what a model card says about text. Knows no tenant and no limit. Long texts are encoded in a thread that does not
+hold the interpreter lock, so that one long prompt does not stop every stream of the process.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from shared import wire
 INLINE_CHARS_MAX = 1_000  # about 1 ms of encoding on the event loop
 INLINE_TURNS_MAX = 32  # about 1 ms of rendering
 REASON_CHARS_MAX = 300
-SLICE_CHARS_PER_TOKEN = 8  # of the context: what fits is mostly one slice, and is then encoded once
-PROBE = "\N{OBJECT REPLACEMENT CHARACTER}"  # stands for what a client says
-CUT_TOKENS_MAX = 32  # by which cutting a text in the middle of a word can raise its number of tokens
+SLICE_CHARS_PER_TOKEN = 8  # a text that fits the context is usually one slice, and is then encoded only once
+PROBE = "\N{OBJECT REPLACEMENT CHARACTER}"  # stands for a client's text
+CUT_TOKENS_MAX = 32  # how many tokens cutting a text within a word can add
 
 
 class PromptEncoder:
@@ -73,7 +73,7 @@ class PromptEncoder:
         return ids
 
     def render(self, turns: Sequence[Turn]) -> str:
-        """The one prompt of a chat. Raises InvalidRequest."""
+        """A chat as one prompt. Raises InvalidRequest."""
         if self._template is None:
             raise InvalidRequest(f"{self._no_template}; use /v1/completions.", param="model")
         try:
@@ -96,8 +96,8 @@ class PromptEncoder:
         return ids
 
     def _tokens_min(self, text: str, param: str) -> int:
-        """A number of tokens that `text` has at least. Stops counting once it is beyond the context, because megabytes
-        that are refused anyway would keep a thread busy for seconds.
+        """A lower bound on the number of tokens in `text`. Stops counting beyond the context: megabytes that are
+        refused anyway would keep a thread busy for seconds.
         """
         tokens_min = len(text) // self._token_chars_max
         slice_chars = SLICE_CHARS_PER_TOKEN * self.context_max
@@ -126,7 +126,7 @@ class PromptEncoder:
             raise InvalidRequest(f"The model has no tokens for this text ({error}).", param=param) from None
 
     def _learned(self) -> Passages | None:
-        """With what the template says of its own accord, where it takes a lone question."""
+        """The cache of the template's own passages, taken from a chat of one question. None if there can be none."""
         encode = partial(self._encode_each, param="messages")
         passages = Passages.of(self._card.tokenizer, encode)
         if passages is not None and self._template is not None:
@@ -144,8 +144,8 @@ def _texts(generation: Generation) -> list[str]:
 
 
 def _compiled(source: str | None) -> tuple[Template | None, str]:
-    """A chat template, or why there is none. Completions do not need one, so that a bad one is no reason to refuse the
-    model.
+    """The chat template, or the reason why there is none. Completions do not need one, so a bad template is no reason
+    to refuse the model.
     """
     if source is None:
         return None, "This model has no chat template"

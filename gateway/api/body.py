@@ -21,16 +21,16 @@ T = TypeVar("T")
 
 DISCARD_BYTES_MAX = 64 * 1024 * 1024
 DISCARD_S = 10.0
-DISCARD_IDLE_S = 2.0  # without a byte: whoever has no key must not hold connections by sending nothing
+DISCARD_IDLE_S = 2.0  # without a byte: a client without a key must not hold connections by sending nothing
 MESSAGE_CHARS_MAX = 300
 HALF_A_PAIR = "it has half of a surrogate pair (\\ud800 to \\udfff), which is no character"
 HALF_A_PAIR_FAULTS = (
     "surrogate pair",
     "end of hex escape",
-)  # msgspec's words for it, in fields that it reads and skips
+)  # msgspec's messages for it, in fields that it reads and in fields that it skips
 TRUNCATED = "Input data was truncated"
-ROOM = b" " * 8  # with which msgspec tells half a pair near the end of a body from a body that ends too early
-ASKED_FOR = "forebay.body_asked_for"  # in a scope: its client may have begun to send the body
+ROOM = b" " * 8  # lets msgspec distinguish half a surrogate pair near the end of a body from a truncated body
+ASKED_FOR = "forebay.body_asked_for"  # key in a scope: the client may have begun to send the body
 ENCODINGS = ("", "identity")
 MEDIA_TYPES = ("", "application/json", "application/octet-stream", "text/plain")
 
@@ -54,7 +54,7 @@ async def read(scope: Scope, receive: Receive, *, bytes_max: int, seconds: float
     size, more = 0, True
     try:
         async with asyncio.timeout(seconds):
-            while more and declared != str(size):  # that it is all there comes as a message that nobody needs
+            while more and declared != str(size):  # with a declared length, the final empty message need not be awaited
                 part, more = await _part(receive)
                 parts.append(part)
                 size += len(part)
@@ -66,16 +66,16 @@ async def read(scope: Scope, receive: Receive, *, bytes_max: int, seconds: float
 
 
 async def refuse(scope: Scope, receive: Receive, error: GatewayError) -> None:
-    """Discard the rest of the body of a request that `error` refuses, and have its connection closed if the body does
-    not end, or if the client still waits for permission to send it.
+    """Discard the rest of the body of a request that `error` refuses. The connection is closed if the body does not
+    end, or if the client still waits for permission to send it.
     """
     if isinstance(error, BodyTimeout) or _waits_to_send(scope) or not await _discard(receive):
         error.headers["connection"] = "close"
 
 
 async def _discard(receive: Receive) -> bool:
-    """Read the rest of the body and forget it. False if it had not ended within DISCARD_S and DISCARD_BYTES_MAX, or
-    paused for DISCARD_IDLE_S.
+    """Read the rest of the body and drop it. False if it did not end within DISCARD_S and DISCARD_BYTES_MAX, or paused
+    for DISCARD_IDLE_S.
     """
     size, more = 0, True
     now = asyncio.get_running_loop().time
@@ -104,8 +104,8 @@ def decode_query(pairs: Iterable[tuple[str, str]], kind: type[T]) -> T:
 
 
 def decode(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
-    """`body` as the decoder's type. Raises InvalidRequest whose `param` is the field at fault. Of a field that is given
-    twice the last one counts.
+    """`body` as the decoder's type. Raises InvalidRequest whose `param` is the field at fault. If a field is given
+    twice, the last one counts.
     """
     try:
         return _decoded(body, decoder)
@@ -121,7 +121,7 @@ def decode(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
 
 
 def _decoded(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
-    # msgspec skips fields of type Raw without looking at their encoding: one rule for all fields.
+    # msgspec does not check the encoding of fields of type Raw. Here one rule holds for all fields.
     data = body if body.isascii() else body.decode()
     try:
         return decoder.decode(data)

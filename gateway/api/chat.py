@@ -23,5 +23,5 @@ ENDPOINT = Endpoint(
 
 @post(ENDPOINT.path, status_code=200)
 async def create_chat_completion(services: NamedDependency[Services]) -> ASGIApp:
-    """Serves other spellings of the path, such as one with a trailing slash; `Front` serves this very one."""
+    """Serves other spellings of the path, such as one with a trailing slash. The exact path is served by `Front`."""
     return Answers(services, ENDPOINT)

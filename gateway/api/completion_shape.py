@@ -34,13 +34,13 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Offset:
-    """Where the next token of a choice begins, in characters. A token that continues a character begins where that
-    character does.
+    """The offset of the next token of a choice, in characters. A token that continues a character has the offset of
+    that character.
     """
 
     def __init__(self) -> None:
         self._at = 0
-        self._bytes = b""  # of a character that is not whole
+        self._bytes = b""  # of an incomplete character
 
     def take(self, token: bytes) -> int:
         start = self._at
@@ -104,14 +104,14 @@ class CompletionShape:
             logprobs.token_logprobs.append(clamped(token.logprob))
             top: dict[str, float] = {}
             for _, value, other in token.top:
-                top.setdefault(_shown(other), clamped(value))  # of several without text the best
-            logprobs.top_logprobs.append(top | {text: clamped(token.logprob)})  # the token itself is always there
+                top.setdefault(_shown(other), clamped(value))  # of several tokens without text, the most likely
+            logprobs.top_logprobs.append(top | {text: clamped(token.logprob)})  # the sampled token is always listed
             logprobs.text_offset.append(self._offsets[choice].take(token.text))
         return logprobs
 
 
 def _shown(token: bytes) -> str:
-    """A token's text, or as OpenAI writes bytes that are no text: otherwise all of them would have one key."""
+    """A token's text; bytes that are not text as OpenAI writes them, or all of them would share one key."""
     try:
         return token.decode()
     except UnicodeDecodeError:

@@ -18,7 +18,7 @@ from shared import log
 
 logger = log.get("gateway.api")
 
-MESSAGE_CHARS_MAX = 1_000  # whatever a client sent that is told again
+MESSAGE_CHARS_MAX = 1_000  # a client's text that is quoted is cut to this
 UNEXPECTED = "The server had an error while processing this request."
 
 
@@ -40,7 +40,9 @@ def encode(error: GatewayError) -> bytes:
 
 
 def _encoded(body: ErrorBody) -> bytes:
-    """What a client sent and is told again, a path or a name, may be its key in the wrong place: it is cut."""
+    """Text of the client that the error quotes, such as a path or a name, may be a key in the wrong place: it is
+    redacted.
+    """
     return keys.redact(msgspec.json.encode(ErrorAnswer(body)).decode()).encode()
 
 
@@ -52,7 +54,7 @@ def outcome(error: BaseException) -> str:
 
 
 def status(error: GatewayError) -> int:
-    """Whoever sent a body that breaks off may still be reading, and 499 is no status of HTTP's."""
+    """A client whose body broke off may still be reading, and 499 is not a status of HTTP: it gets 400."""
     return 400 if isinstance(error, ClientGone) else error.status
 
 
@@ -65,8 +67,8 @@ def on_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Resp
     message = f"{request.method} {request.url.path[:200]}: {error.detail[:200]}"
     body = ErrorBody(message=message, type="invalid_request_error" if error.status_code < 500 else "server_error")
     content = _encoded(body)
-    told = {name: value for name, value in (error.headers or {}).items() if name.lower() == "allow"}
-    return Response(content, status_code=error.status_code, media_type="application/json", headers=told)
+    allow = {name: value for name, value in (error.headers or {}).items() if name.lower() == "allow"}
+    return Response(content, status_code=error.status_code, media_type="application/json", headers=allow)
 
 
 def on_unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
@@ -81,12 +83,12 @@ def unexpected(error: Exception, *, request: str, trace: str, retry: bool | None
 
 
 def headers(error: GatewayError) -> dict[str, str]:
-    told = dict(error.headers)
+    fields = dict(error.headers)
     if error.retry_after_ms is not None:
-        told["retry-after"] = str(max(1, math.ceil(error.retry_after_ms / 1_000)))
-        told["retry-after-ms"] = str(error.retry_after_ms)
+        fields["retry-after"] = str(max(1, math.ceil(error.retry_after_ms / 1_000)))
+        fields["retry-after-ms"] = str(error.retry_after_ms)
     if error.should_retry is not None:
-        told["x-should-retry"] = "true" if error.should_retry else "false"
+        fields["x-should-retry"] = "true" if error.should_retry else "false"
     if error.status == 401:
-        told.setdefault("www-authenticate", "Bearer")
-    return told
+        fields.setdefault("www-authenticate", "Bearer")
+    return fields

@@ -1,7 +1,7 @@
 """One admitted request, from dispatch to settlement.
 
 Owns the open stream of chunks and the reservation. Closing an exchange cancels what still runs and settles what was
-used, once, whatever has happened; one that is closed before its end counts as cancelled. Knows nothing of HTTP.
+used, exactly once, whatever has happened. One that is closed before its end counts as cancelled. Knows nothing of HTTP.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from gateway.metrics import Metrics
 from gateway.protocols import Dispatcher, RequestStream
 from shared import wire
 
-GATHERED = 32  # chunks for which the reader of a whole answer is woken
-FIRST_CHUNK_S = 10.0  # how long an accepted request may still fail with a status of its own, before headers are sent
+GATHERED = 32  # chunks that must wait before the reader of a whole answer is woken
+FIRST_CHUNK_S = 10.0  # how long headers are delayed, so that an accepted request may still fail with an HTTP status
 
 
 class Exchange:
@@ -31,11 +31,11 @@ class Exchange:
         self._metrics = metrics
         self._arrived_s = arrived_s
         self._stream: RequestStream | None = None
-        self._first: list[wire.Chunk] = []  # that came before anybody asked for them
-        self._last_s = 0.0  # when a stream was last given something
+        self._first: list[wire.Chunk] = []  # chunks that arrived before the first `next`
+        self._last_s = 0.0  # when `next` last returned chunks
         self._settled = False
         self.finishes: list[str] = []  # of the choices that have ended
-        self.first_s: float | None = None  # when the first tokens were there
+        self.first_s: float | None = None  # when the first tokens arrived
 
     @property
     def headers(self) -> dict[str, str]:
@@ -61,7 +61,7 @@ class Exchange:
 
     @property
     def used(self) -> tuple[int, int]:
-        """Prompt and completion; nothing as long as no worker has accepted."""
+        """Prompt and completion tokens; zeros while no worker has accepted."""
         return (0, 0) if self._stream is None else (self._stream.prompt_tokens, self._stream.completion_tokens)
 
     async def open(self, terms: Terms, run_s: float) -> None:
@@ -72,7 +72,7 @@ class Exchange:
         self._admission.started(admitted)
 
     async def await_first(self) -> None:
-        """Wait for the first tokens, for a while. Raises GatewayError when none will come."""
+        """Wait for the first tokens, at most FIRST_CHUNK_S. Raises GatewayError if none will come."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FIRST_CHUNK_S):
                 self._first = await self._next()
@@ -91,14 +91,16 @@ class Exchange:
         return chunks
 
     async def gathered(self) -> list[wire.Chunk]:
-        """As `next`, for whoever sends nothing before the end: after the first ones many at a time."""
+        """As `next`, for a client that gets nothing before the end: after the first chunks, many at a time."""
         chunks = await self._next(1 if self.first_s is None else GATHERED)
         if chunks:
             self._observe(chunks, monotonic())
         return chunks
 
     async def end(self) -> wire.End:
-        """Settle after the last chunk; the worker's own counts. Raises RequestFailed if the answer is not complete."""
+        """After the last chunk: settle, and return the worker's own counts. Raises RequestFailed if the answer is not
+        complete.
+        """
         end = self._stream.end if self._stream else None
         await self.close()
         if end is None or end.outcome != "finished" or len(self.finishes) < self.choices:

@@ -1,6 +1,6 @@
-"""The gate: how many requests this process serves at once, and whether it accepts new ones.
+"""The gate: how many requests this process serves at one time, and whether it accepts new ones.
 
-Knows nothing of what a request is. A request holds one place from when its key is known to be good until nothing is
+Knows nothing of what a request is. A request holds one place from the moment when its key is verified until nothing is
 computed for it any more, so a drain that waits for all places cuts off nobody's work.
 """
 
@@ -24,8 +24,8 @@ class Gate:
         return self._taken
 
     def enter(self, *, beyond: int = 0) -> None:
-        """Take a place, or one of so many `beyond` all that there are, until `leave`. Raises Unavailable when there is
-        none, or when the gate is closed.
+        """Take a place until `leave`; `beyond` allows so many places more than the limit. Raises Unavailable when there
+        is none, or when the gate is closed.
         """
         if self.closed:
             raise Unavailable("This gateway takes no requests at the moment.", retry_after_ms=RETRY_AFTER_MS)

@@ -1,7 +1,7 @@
-"""Noticing that a client has hung up while we work for it.
+"""Noticing that a client has hung up while its request is served.
 
 Once the body has been read, `receive()` stays pending until the connection closes. One call of it waits for as long as
-the request lives; when it returns, the task that works for the client is cancelled, wherever it is.
+the request lives; when it returns, the task that serves the client is cancelled, wherever it is.
 """
 
 import asyncio
@@ -23,13 +23,15 @@ class Hangup:
         self._watch()
 
     def cut_off(self) -> None:
-        """Go on as if the client had hung up."""
+        """Behave as if the client had hung up."""
         if not self._happened:
             self._happened = True
             self._task.cancel()
 
     def explains_cancel(self) -> bool:
-        """Whether the CancelledError that was just caught came from here alone. If so, it is uncancelled."""
+        """Whether the CancelledError that was just caught was caused by a hang-up alone. If so, the cancellation is
+        undone.
+        """
         return self._happened and self._task.uncancel() <= self._cancels_before
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""From a decoded body to a `Generation`: every range that can be checked without a model.
+"""From a decoded body to a `Generation`: checks every range that can be checked without a model.
 
 Every refusal is an InvalidRequest that names the field in `param`.
 """
@@ -101,15 +101,15 @@ def _is_neutral(raw: msgspec.Raw, neutral: tuple[Any, ...]) -> bool:
 def _turn(message: Message, path: str) -> Turn:
     role = ROLES.get(message.role)
     if message.role in TOOL_ROLES:
-        told = f"{path}.role: what tools answered is not supported yet."
-        raise InvalidRequest(told, param=f"{path}.role", code="unsupported_value")
+        reason = f"{path}.role: what tools answered is not supported yet."
+        raise InvalidRequest(reason, param=f"{path}.role", code="unsupported_value")
     if role is None:
         shown = message.role[:40]
         raise InvalidRequest(f"{path}.role is {shown!r}; it must be one of {', '.join(ROLES)}.", param=f"{path}.role")
     for field in ("tool_calls", "function_call"):
         if not _is_neutral(getattr(message, field), ([],)):
-            told = f"{path}.{field} is not supported yet."
-            raise InvalidRequest(told, param=f"{path}.{field}", code="unsupported_parameter")
+            reason = f"{path}.{field} is not supported yet."
+            raise InvalidRequest(reason, param=f"{path}.{field}", code="unsupported_parameter")
     return Turn(role, _content(message, f"{path}.content"))
 
 

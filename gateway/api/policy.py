@@ -16,7 +16,9 @@ Verdict = Literal["honour", "ignore", "refuse"]
 class Policy:
     verdict: Verdict
     note: str
-    neutral: tuple[Any, ...] = ()  # of a refused field: values that ask for nothing but what is done anyway
+    neutral: tuple[
+        Any, ...
+    ] = ()  # of a refused field: values that only ask for the default behaviour, and are accepted
 
 
 def _honour(note: str) -> Policy:

@@ -78,7 +78,7 @@ def stop_tokens(ids: list[int] | None) -> tuple[int, ...]:
 
 
 def biases(given: dict[str, float] | None) -> tuple[tuple[int, float], ...]:
-    """(token id, bias); the vocabulary's size is not known here. Only one spelling of an id is one: `05` is none."""
+    """(token id, bias). The vocabulary's size is not known here. An id has only one spelling: `05` is refused."""
     given = given or {}
     if len(given) > BIASES_MAX:
         raise _invalid(f"logit_bias may have at most {BIASES_MAX} entries.", "logit_bias")

@@ -1,6 +1,6 @@
-"""What is remembered of one request for its line in the log and its count in the metrics.
+"""What is recorded of one request for its line in the log and its count in the metrics.
 
-Created when the request arrives, and ended after its work, whether with a refusal, an answer or the end of a stream, so
+Created when the request arrives and ended after its work, whether with a refusal, an answer or the end of a stream, so
 each request is logged once and counted once. Holds no prompt, no answer and no key.
 """
 
@@ -40,8 +40,8 @@ class RequestRecord:
     tenant: str | None = None
     model: str = UNKNOWN_MODEL
     stream: bool = False
-    answering: bool = False  # headers have been sent: no status is left to tell an error by
-    asked_s: float | None = None  # of the limits
+    answering: bool = False  # headers have been sent, so an error can no longer have a status
+    asked_s: float | None = None  # when admission began
     admitted_s: float | None = None
     exchange: Exchange | None = None
     outcome: str = GONE

@@ -31,7 +31,9 @@ def request_id(scope: Scope) -> UUID:
 
 
 def client_id(scope: Scope) -> str | None:
-    """What the client calls its request, without secrets; None unless it sent one id of harmless characters."""
+    """The client's own id of its request, without secrets; None unless it sent exactly one id of harmless
+    characters.
+    """
     sent = headers.values(scope, REQUEST_HEADER)
     return keys.redact(sent[0]) if len(sent) == 1 and _CLIENT_ID.fullmatch(sent[0]) else None
 
@@ -43,5 +45,5 @@ def header_lines(request: str, trace: str) -> list[tuple[bytes, bytes]]:
 async def add_header(message: Message, scope: Scope) -> None:
     """A `before_send` hook, for responses that do not carry the header yet."""
     if message["type"] == "http.response.start" and all(name != REQUEST_HEADER for name, _ in message["headers"]):
-        told = header_lines(str(request_id(scope)), tracing.trace_id(scope))
-        message["headers"] = [*message["headers"], *told]
+        lines = header_lines(str(request_id(scope)), tracing.trace_id(scope))
+        message["headers"] = [*message["headers"], *lines]

@@ -1,7 +1,7 @@
-"""How an answer is written down: the seam between running a request and the two dialects, and what they share.
+"""How an answer is written: the interface between running a request and the two dialects, and what the dialects share.
 
-Server-sent events are put together from pre-encoded bytes: a token's event costs one JSON string, not a tree of
-objects. Every event is one line of JSON, valid UTF-8 by itself.
+Server-sent events are joined from pre-encoded bytes: a token's event costs one JSON string, not a tree of objects.
+Every event is one line of JSON and valid UTF-8 by itself.
 """
 
 from dataclasses import dataclass, field

@@ -61,7 +61,7 @@ def spans(
 
 
 def _status(error: BaseException) -> int | None:
-    """What was answered; nothing to a client that is gone."""
+    """The status that was sent; None if the client was gone."""
     if isinstance(error, ClientGone):
         return None
     if isinstance(error, GatewayError):

@@ -1,7 +1,7 @@
 """Server-sent events: sends bytes that are already encoded, as fast as the client reads them.
 
-Owns the two timeouts of a stream: after some silence of ours a comment is sent, and a client that reads nothing for a
-while is cut off as if it had hung up, which a server that is blocked in `send` would not notice by itself.
+Owns a stream's two timeouts. After some silence on our side, a comment is sent. A client that reads nothing for a while
+is cut off as if it had hung up, since a server that is blocked in `send` would not notice by itself.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ KEEP_ALIVE: Final = b": keep-alive\n\n"
 
 
 class EventStream:
-    """One answer, from `start` to `end`; whatever happens in between, `close` it."""
+    """One answer, from `start` to `end`. Call `close` in every case."""
 
     def __init__(self, send: Send, hangup: Hangup, *, keepalive_s: float, stall_s: float) -> None:
         self._send = send
@@ -59,7 +59,7 @@ class EventStream:
         self._last_s = monotonic()
 
     def _look(self) -> None:
-        """Looks a few times in each interval, so there is no timer for each event."""
+        """Checks a few times per timeout, so that no event needs a timer of its own."""
         silent_s = monotonic() - self._last_s
         if self._sending:
             if silent_s >= self._stall_s:

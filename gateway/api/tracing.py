@@ -18,7 +18,7 @@ STATE_KEY: Final = "trace"
 
 
 def caller(scope: Scope) -> Context | None:
-    """The caller's span, of which `scope`'s request is a child; None if it named none."""
+    """The caller's span, the parent of the request of `scope`; None if the caller sent none."""
     parents = headers.values(scope, b"traceparent")
     if not parents:
         return None

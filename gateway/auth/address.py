@@ -1,7 +1,8 @@
 """The address that a request came from: its peer's or, behind trusted proxies, the one that they forward for.
 
-Pure. `X-Forwarded-For` is read from the right end, for as long as the entry's author is a trusted proxy; what others
-wrote there is ignored. Invariant: an address that cannot be determined for sure is None, which is in no network.
+Pure. `X-Forwarded-For` is read from the right end, as long as the proxy that added an entry is trusted; entries further
+left could be forged and are ignored. Invariant: an address that cannot be determined for sure is None, which is in no
+network.
 """
 
 from collections.abc import Sequence

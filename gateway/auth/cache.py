@@ -1,7 +1,7 @@
-"""A bounded cache of keys as they were last read, and of ids that no key has. Reads nothing and no clock itself.
+"""A bounded cache of keys as they were last read, and of ids that no key has. Does no reading itself and has no clock.
 
 Invariant: an entry that was read before a change was noticed is never fresh after it. So a read begins with
-`generation` and is stored under it; if a change was noticed in between, the entry starts stale.
+`generation` and is stored under it; if a change was noticed in between, the entry starts as stale.
 """
 
 import uuid
@@ -29,7 +29,7 @@ class Entry(Generic[V]):
 class KeyCache(Generic[V]):
     def __init__(self, *, known_max: int, unknown_max: int, unknown_s: float) -> None:
         self._known: OrderedDict[str, Entry[V]] = OrderedDict()  # least recently used first
-        self._unknown: OrderedDict[str, float] = OrderedDict()  # public id -> until when, oldest first
+        self._unknown: OrderedDict[str, float] = OrderedDict()  # public id -> expiry, oldest first
         self._known_max = known_max
         self._unknown_max = unknown_max
         self._unknown_s = unknown_s

@@ -1,7 +1,7 @@
 """Which tenants' rows have changed since the last poll, whoever changed them and whenever they committed.
 
-Sequence numbers and times are not in commit order, so a cursor over them skips late commits. Each poll instead asks for
-every row whose transaction is not older than the oldest one that was open at the poll before, and leaves out the rows
+Sequence numbers and times are not in commit order, so a cursor over them skips late commits. Each poll instead reads
+every row whose transaction is not older than the oldest one that was open at the previous poll, and leaves out the rows
 that were already reported.
 """
 
@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.db import queries
 
-ROWS_MAX: Final = 10_000  # in one look; more than that is everybody
+ROWS_MAX: Final = 10_000  # per poll; more count as a change of every tenant
 GAP_S_MAX: Final = 3_600.0  # rows are pruned after a day
 
 ALL: Final = "all"
@@ -39,7 +39,7 @@ class Changes:
             self._since is None
             or now_s - self._looked_s > GAP_S_MAX
             or len(found) > ROWS_MAX
-            or xmin < self._since  # another server, perhaps one that was behind
+            or xmin < self._since  # another server, perhaps a standby that lagged behind
         )
         self._since, self._told, self._looked_s = xmin, frozenset(found), now_s
         return ALL if blind or None in fresh else frozenset(tenant for tenant in fresh if tenant is not None)

@@ -66,7 +66,7 @@ def generate(env: str) -> tuple[str, KeyRecord]:
 
 
 def renew(env: str, public_id: str) -> tuple[str, KeyRecord]:
-    """The same for a key that has its public id already: only the secret is new."""
+    """A new secret for a key that has its public id already; returns the same as `generate`."""
     secret = "".join(secrets.choice(DIGITS) for _ in range(SECRET_LENGTH))
     head = f"fb-{env}-{public_id}-{secret}"
     text = head + _checksum(head)
@@ -95,7 +95,7 @@ def parse(text: str) -> ParsedKey | None:
 
 
 def redact(text: str) -> str:
-    """`text` without the secrets of keys in it, whole or cut, with or without a right checksum."""
+    """`text` without the secrets of keys in it, be they complete or truncated, with a correct checksum or not."""
     return _SECRET.sub(r"\1***", text)
 
 

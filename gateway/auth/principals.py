@@ -32,7 +32,7 @@ KEYS_MAX: Final = 20_000
 UNKNOWN_MAX: Final = 20_000
 UNKNOWN_S: Final = 5.0
 READ_TIMEOUT_S: Final = 1.0
-READS_MAX: Final = 3  # at once; one connection of the engine's four stays free for the poll
+READS_MAX: Final = 3  # at one time; one of the engine's four connections stays free for the poll
 POLL_S: Final = 0.5
 POLL_TIMEOUT_S: Final = 2.0
 RETRY_AFTER_MS: Final = 1_000
@@ -55,7 +55,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     scopes: frozenset[str]  # "inference", or "admin" and "admin:read": an admin key does not call inference
     models: frozenset[uuid.UUID] | None  # those that it may use; None: all
     networks: tuple[IPv4Network | IPv6Network, ...] | None  # those that it may be used from; None: all
-    ignore_unknown_fields: bool  # the tenant's wish for the bodies of its requests
+    ignore_unknown_fields: bool  # the tenant's setting for the bodies of its requests
     limits: tuple[Limit, ...]
 
 
@@ -71,7 +71,7 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class Principals:
-    """Use with `async with`: the poll for changes runs inside, and `on_change` is told of what it finds."""
+    """Use with `async with`: the poll for changes runs inside, and calls `on_change` with what it finds."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class Principals:
     def _read_ended(self, reading: "asyncio.Task[Known | None]") -> None:
         del self._reading[reading.get_name()]
         if not reading.cancelled():
-            reading.exception()  # looked at, though every request that asked may have left
+            reading.exception()  # retrieved here, since every request that waited for it may have left
 
     async def _read(self, public_id: str) -> Known | None:
         async with asyncio.timeout(READ_TIMEOUT_S), self._reads:

@@ -25,7 +25,7 @@ _FAULTS: Final = (SQLAlchemyError, *pools.AWAY)
 
 
 class KeyUses:
-    """Use with `async with`: told every FLUSH_S inside, and a last time on leaving."""
+    """Use with `async with`: uses are written every FLUSH_S inside, and a last time on leaving."""
 
     def __init__(self, engine: AsyncEngine, *, clock: Clock | None = None) -> None:
         self._engine = engine
@@ -55,7 +55,7 @@ class KeyUses:
         await self.flush()
 
     async def flush(self) -> None:
-        """Write what waits. Keeps it while Postgres is away."""
+        """Write the uses that are pending. While Postgres is away, they stay pending."""
         if not self._waiting:
             return
         telling = dict(self._waiting)

@@ -1,4 +1,4 @@
-"""Corrections of bills. An event never changes: a wrong bill is corrected by a line of its own.
+"""Corrections of bills. A usage event never changes: a wrong bill is corrected by an additional line.
 
 Invariant: the budgets of the event's month count an adjustment from the moment it is committed.
 """
@@ -20,7 +20,7 @@ from gateway.db.catalogue.transaction import Database, connected, transaction
 from gateway.db.tables import usage_adjustments, usage_events
 from shared.ids import uuid7
 
-MICRO_MAX = 10**15  # that a request may cost by adjustments: sums of thousands of them are a bigint
+MICRO_MAX = 10**15  # the most that adjustments may make a request cost: sums of thousands of them fit a bigint
 REASON_CHARS_MAX = 500
 
 _SPEND = text(
@@ -42,8 +42,8 @@ class AdjustmentRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def adjust(database: Database, request_id: uuid.UUID, *, micro: int, reason: str, by: Author) -> AdjustmentRow:
-    """Add `micro` to the bill of a request's last attempt. Raises NotFound, and Refused for what would give back more
-    than the request has cost, or make it cost more than any can.
+    """Add `micro` to the bill of a request's last attempt. Raises NotFound, and Refused for an amount that would refund
+    more than the request has cost, or make it cost more than MICRO_MAX.
     """
     if micro == 0 or abs(micro) > MICRO_MAX or not 1 <= len(reason) <= REASON_CHARS_MAX:
         raise Refused(f"an adjustment has an amount other than 0 and a reason of 1 to {REASON_CHARS_MAX} characters")
@@ -70,15 +70,15 @@ async def list_adjustments(
     database: Database, *, request_id: uuid.UUID | None = None, paging: Paging = EVERYTHING
 ) -> list[AdjustmentRow]:
     """All, or those of a request, in the order in which they were made."""
-    asked = paging.of(select(usage_adjustments), usage_adjustments.c.id)
+    statement = paging.of(select(usage_adjustments), usage_adjustments.c.id)
     if request_id is not None:
-        asked = asked.where(usage_adjustments.c.request_id == request_id)
+        statement = statement.where(usage_adjustments.c.request_id == request_id)
     async with connected(database) as connection:
-        return [_row(found) for found in (await connection.execute(asked)).all()]
+        return [_row(row) for row in (await connection.execute(statement)).all()]
 
 
-def _row(found: Any) -> AdjustmentRow:
-    return AdjustmentRow(**{name: getattr(found, name) for name in AdjustmentRow.__struct_fields__})
+def _row(row: Any) -> AdjustmentRow:
+    return AdjustmentRow(**{name: getattr(row, name) for name in AdjustmentRow.__struct_fields__})
 
 
 async def _last_event(connection: AsyncConnection, request_id: uuid.UUID) -> Any:
@@ -90,8 +90,8 @@ async def _last_event(connection: AsyncConnection, request_id: uuid.UUID) -> Any
 
 
 async def _cost(connection: AsyncConnection, request_id: uuid.UUID) -> int:
-    """Of all attempts, with what was adjusted before."""
+    """The cost of all attempts, with all earlier adjustments."""
     billed = select(func.sum(usage_events.c.cost_micro)).where(usage_events.c.request_id == request_id)
     adjusted = select(func.sum(usage_adjustments.c.micro)).where(usage_adjustments.c.request_id == request_id)
-    costs = [(await connection.execute(asked)).scalar_one() for asked in (billed, adjusted)]
+    costs = [(await connection.execute(statement)).scalar_one() for statement in (billed, adjusted)]
     return sum(int(cost or 0) for cost in costs)

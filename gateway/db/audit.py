@@ -1,6 +1,7 @@
-"""The audit log: who changed what, from where; written in the transaction of the change, so neither is there alone.
+"""The audit log: who changed what, and from where. A row is written in the transaction of its change, so neither exists
+without the other.
 
-Knows nothing of what was changed. Invariant: what looks like a key is cut to its public id, whatever field it is in.
+Knows nothing of what was changed. Invariant: anything that looks like a key is cut to its public id, in any field.
 """
 
 import uuid
@@ -16,18 +17,18 @@ from gateway.db.tables import audit_log
 
 
 class Author(msgspec.Struct, frozen=True, kw_only=True):
-    """Who makes a change, and by which request from where."""
+    """Who makes a change, and by which request from which address."""
 
     actor: str  # key:<public id>, cli:<user>, system
     ip: str | None = None
     request_id: uuid.UUID | None = None
 
 
-SYSTEM = Author(actor="system")  # the program itself, as when it makes the demo tenants
+SYSTEM = Author(actor="system")  # the program itself, for example when it creates the demo tenants
 
 
 class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One change. `before` is null where something was made, `after` where it was removed."""
+    """One change. `before` is null for a creation, `after` for a deletion."""
 
     id: int
     at: datetime
@@ -51,7 +52,7 @@ async def record(
     before: msgspec.Struct | None = None,
     after: msgspec.Struct | None = None,
 ) -> None:
-    """Add a row. `before` and `after` are what can be read of the object, which no secret ever is."""
+    """Add a row. `before` and `after` are the object's readable fields, which never include a secret."""
     row = {
         "actor": by.actor,
         "actor_ip": by.ip,
@@ -78,18 +79,18 @@ async def rows(
 ) -> list[AuditRow]:
     """The newest first, from those whose id is below `before`."""
     columns = [column for column in audit_log.c if column.name != "actor_ip"]
-    asked = select(*columns, cast(audit_log.c.actor_ip, Text).label("actor_ip")).order_by(audit_log.c.id.desc())
+    statement = select(*columns, cast(audit_log.c.actor_ip, Text).label("actor_ip")).order_by(audit_log.c.id.desc())
     for column, wanted in (
         (audit_log.c.object_type, object_type),
         (audit_log.c.object_id, object_id),
         (audit_log.c.actor, actor),
     ):
         if wanted is not None:
-            asked = asked.where(column == wanted)
+            statement = statement.where(column == wanted)
     if before is not None:
-        asked = asked.where(audit_log.c.id < before)
-    found = (await connection.execute(asked.limit(rows_max))).mappings()
-    return [AuditRow(**{**row, "actor_ip": row["actor_ip"] and row["actor_ip"].partition("/")[0]}) for row in found]
+        statement = statement.where(audit_log.c.id < before)
+    rows = (await connection.execute(statement.limit(rows_max))).mappings()
+    return [AuditRow(**{**row, "actor_ip": row["actor_ip"] and row["actor_ip"].partition("/")[0]}) for row in rows]
 
 
 def _plain(value: msgspec.Struct | None) -> Any:

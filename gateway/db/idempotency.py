@@ -1,4 +1,4 @@
-"""Stored answers of calls with an Idempotency-Key, so that a repeat is answered and not done again.
+"""Stored answers of calls with an Idempotency-Key, so that a repeat is answered without being carried out again.
 
 A call claims its key for as long as its transaction lasts, and its answer is a row of the same transaction. So whoever
 has the claim and finds no row knows that nothing was done, even after a crash, and no claim outlives its call.
@@ -16,7 +16,7 @@ from gateway.db.tables import idempotent_answers as answers
 
 KEY_LENGTH_MAX: Final = 255
 KEPT_H: Final = 24
-FORGOTTEN_MAX: Final = 1_000  # by one call
+FORGOTTEN_MAX: Final = 1_000  # expired answers that one call deletes
 _KEPT_SINCE: Final = func.now() - text(f"interval '{KEPT_H} hours'")
 
 
@@ -43,17 +43,17 @@ async def claim(connection: AsyncConnection, owner: Owner) -> bool:
 
 async def find(connection: AsyncConnection, owner: Owner) -> Stored | None:
     """The answer that was stored under the key in the last KEPT_H hours."""
-    asked = select(answers).where(
+    statement = select(answers).where(
         answers.c.tenant_id == owner.tenant_id, answers.c.key == owner.key, answers.c.created_at >= _KEPT_SINCE
     )
-    row = (await connection.execute(asked)).one_or_none()
+    row = (await connection.execute(statement)).one_or_none()
     return None if row is None else Stored(row.fingerprint, row.status, row.body)
 
 
 async def keep(connection: AsyncConnection, owner: Owner, *, fingerprint: bytes, status: int, body: bytes) -> None:
     """Store an answer, replacing one that has expired. Also deletes some expired answers of any owner."""
     old = select(answers.c.tenant_id, answers.c.key).where(answers.c.created_at < _KEPT_SINCE)
-    old = old.limit(FORGOTTEN_MAX).with_for_update(skip_locked=True)  # whoever else forgets does not wait for us
+    old = old.limit(FORGOTTEN_MAX).with_for_update(skip_locked=True)  # other calls that delete do not wait for this one
     await connection.execute(delete(answers).where(tuple_(answers.c.tenant_id, answers.c.key).in_(old)))
     row = {
         "tenant_id": owner.tenant_id,

@@ -37,7 +37,7 @@ class SchemaTooOld(SchemaError):
 
 
 class SchemaBusy(SchemaError):
-    """Somebody holds what a migration has to change. Nothing was changed."""
+    """Another session holds a lock on a table that a migration must change. Nothing was changed."""
 
 
 def _config() -> Config:

@@ -1,7 +1,7 @@
-"""Prices: set, ended and listed. Each model has one at any time for each plan, or for all plans without their own.
+"""Prices: set, end and list. At any time a model has one price per plan, and one for all plans without their own.
 
-A price that bills were made with does not change: prices begin and end now or in the future; one may begin in the past
-only for a time that had none.
+A price by which bills were made does not change: prices begin and end now or in the future. A price may begin in the
+past only where there was none.
 """
 
 import uuid
@@ -23,7 +23,7 @@ from gateway.db.tables import models, plans, prices
 from shared.ids import uuid7
 
 _HELD = "a price that has held cannot be changed for the past: bills were made by it"
-UPM_MAX = 10**12  # the upper bound of `prices`
+UPM_MAX = 10**12  # upper bound in the table `prices`
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,21 +57,21 @@ def _rows() -> "Select[*tuple[Any, ...]]":
     )
 
 
-def _row(found: Any) -> PriceRow:
-    return PriceRow(**{name: getattr(found, name) for name in PriceRow.__struct_fields__})
+def _row(row: Any) -> PriceRow:
+    return PriceRow(**{name: getattr(row, name) for name in PriceRow.__struct_fields__})
 
 
 async def list_prices(
     database: Database, *, model: str | None = None, history: bool = False, paging: Paging = EVERYTHING
 ) -> list[PriceRow]:
-    """Those that hold now or will, or with `history` all there ever were; by their ids. Raises NotFound (model)."""
-    asked = paging.of(_rows(), prices.c.id)
+    """Present and future prices or, with `history`, all; ordered by id. Raises NotFound (model)."""
+    statement = paging.of(_rows(), prices.c.id)
     if not history:
-        asked = asked.where(prices.c.valid_to.is_(None) | (prices.c.valid_to > func.clock_timestamp()))
+        statement = statement.where(prices.c.valid_to.is_(None) | (prices.c.valid_to > func.clock_timestamp()))
     async with connected(database) as connection:
         if model is not None:
-            asked = asked.where(models.c.id == (await find_model(connection, model)).id)
-        return [_row(found) for found in (await connection.execute(asked)).all()]
+            statement = statement.where(models.c.id == (await find_model(connection, model)).id)
+        return [_row(row) for row in (await connection.execute(statement)).all()]
 
 
 async def set_price(
@@ -83,7 +83,9 @@ async def set_price(
     since: datetime | None = None,
     by: Author = SYSTEM,
 ) -> PriceRow:
-    """From `since` (now) until the next price of the same model and plan. Raises NotFound (model, plan), Refused."""
+    """A price from `since` (default: now) until the next price of the same model and plan. Raises NotFound (model,
+    plan), Refused.
+    """
     async with transaction(database, "the price") as connection:
         whose, model_id, plan_id = await _whose(connection, model, plan)
         now = await _now(connection)
@@ -108,7 +110,9 @@ async def set_price(
 async def end_price(
     database: Database, model: str, *, plan: str | None = None, at: datetime | None = None, by: Author = SYSTEM
 ) -> PriceRow:
-    """From `at` (now) on it does not hold: the price for all plans does instead, or none. Raises NotFound, Refused."""
+    """End a price at `at` (default: now): the price for all plans then applies instead, or none. Raises NotFound,
+    Refused.
+    """
     async with transaction(database, "the price") as connection:
         whose, _, _ = await _whose(connection, model, plan)
         now = await _now(connection)
@@ -148,7 +152,9 @@ async def _at(connection: AsyncConnection, whose: ColumnElement[bool], moment: d
 async def _check_nobody_was_billed(
     connection: AsyncConnection, model_id: uuid.UUID, since: datetime, until: datetime
 ) -> None:
-    """A plan without its own price was billed by the one for all plans. Raises Refused."""
+    """Refuse a past start if the price for all plans applied then: the plan's tenants were billed by it. Raises
+    Refused.
+    """
     for_all = (prices.c.model_id == model_id) & prices.c.plan_id.is_(None)
     held = (prices.c.valid_from < until) & (prices.c.valid_to.is_(None) | (prices.c.valid_to > since))
     if (await connection.execute(select(prices.c.id).where(for_all & held).limit(1))).first():

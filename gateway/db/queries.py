@@ -53,7 +53,7 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
     former_digest: bytes | None = None  # of the secret before the last rotation
     former_until: datetime | None = None
     networks: tuple[address.Network, ...] | None = None
-    models: frozenset[uuid.UUID] | None = None  # what the key's list, the models' access and the grants leave
+    models: frozenset[uuid.UUID] | None = None  # that it may use, by its own list, the models' access and the grants
     tenant_id: uuid.UUID
     tenant: str
     tenant_status: str
@@ -120,7 +120,7 @@ async def find_key(engine: AsyncEngine, public_id: str) -> StoredKey | None:
         scoped = select(quotas).where(
             (quotas.c.plan_id == row.plan_id) | (quotas.c.tenant_id == row.tenant_id) | (quotas.c.api_key_id == row.id)
         )
-        found = (await connection.execute(scoped)).all()
+        rows = (await connection.execute(scoped)).all()
 
     def of(column: str) -> tuple[Quota, ...]:
         return tuple(
@@ -131,7 +131,7 @@ async def find_key(engine: AsyncEngine, public_id: str) -> StoredKey | None:
                 model_id=quota.model_id,
                 mode=quota.mode,
             )
-            for quota in found
+            for quota in rows
             if getattr(quota, column) is not None
         )
 
@@ -162,7 +162,9 @@ async def find_key(engine: AsyncEngine, public_id: str) -> StoredKey | None:
 
 
 def _usable(row: Any) -> frozenset[uuid.UUID] | None:
-    """The models that are open or granted to this tenant, of those that its key lists; None when that is all."""
+    """The models that the key may use: open or granted to its tenant and, if the key lists models, among those. None if
+    that is all models.
+    """
     usable = frozenset[uuid.UUID](row.usable_models or ())
     if row.models is not None:
         return usable & frozenset(row.models)
@@ -179,7 +181,7 @@ _CHANGES = text(
 
 async def changes_since(engine: AsyncEngine, since: int, *, rows_max: int) -> tuple[int, dict[int, uuid.UUID | None]]:
     """The oldest transaction that is open now, and the changes (id -> tenant, None: all) whose transaction is not older
-    than `since`, at most `rows_max`; both of one moment.
+    than `since`, at most `rows_max`. Both are of one snapshot.
     """
     async with engine.connect() as connection:
         rows = (await connection.execute(_CHANGES, {"since": str(since), "rows_max": rows_max})).all()
@@ -189,14 +191,14 @@ async def changes_since(engine: AsyncEngine, since: int, *, rows_max: int) -> tu
 _USES = text(
     "INSERT INTO key_uses (api_key_id, last_used_on)"
     " SELECT k.id, u.day FROM unnest(CAST(:ids AS uuid[]), CAST(:days AS date[])) AS u (id, day)"
-    " JOIN api_keys k ON k.id = u.id ORDER BY k.id"  # so that two gateways never wait for each other
+    " JOIN api_keys k ON k.id = u.id ORDER BY k.id"  # in one order, so that two gateways never deadlock
     " ON CONFLICT (api_key_id) DO UPDATE SET last_used_on = excluded.last_used_on"
     " WHERE key_uses.last_used_on < excluded.last_used_on"
 )
 
 
 async def note_uses(engine: AsyncEngine, days: Mapping[uuid.UUID, date]) -> None:
-    """The day on which each key was used. Keys that are gone are passed over."""
+    """Store the last day on which each key was used. Keys that no longer exist are skipped."""
     async with engine.begin() as connection:
         await connection.execute(_USES, {"ids": list(days), "days": list(days.values())})
 
@@ -204,7 +206,7 @@ async def note_uses(engine: AsyncEngine, days: Mapping[uuid.UUID, date]) -> None
 async def register_model(
     engine: AsyncEngine, name: str, *, context_length: int, vocab_size: int, card: str
 ) -> uuid.UUID:
-    """The id of the model called `name`; its row is made when it is new and never changed here."""
+    """The id of the model called `name`. Its row is created if the model is new, and never changed here."""
     row = {
         "id": uuid7(),
         "alias": name,
@@ -214,8 +216,8 @@ async def register_model(
     }
     async with engine.begin() as connection:
         known = select(models.c.id).where(models.c.alias == name)
-        found = (await connection.execute(known)).scalar_one_or_none()
-        if found is None:
+        model_id = (await connection.execute(known)).scalar_one_or_none()
+        if model_id is None:
             await connection.execute(insert(models).values(row).on_conflict_do_nothing(index_elements=["alias"]))
-            found = (await connection.execute(known)).scalar_one()
-        return found
+            model_id = (await connection.execute(known)).scalar_one()
+        return model_id

@@ -1,9 +1,9 @@
 """Compares what workers say they have billed with what is booked, and rollups with the lines that they sum.
 
-A worker counts a bill when it hands it over, and sends its counts with every beat; a gateway stores the last ones
-(`worker_counters`). So nothing of a living worker may be missing once everything that was durable at that beat is
-booked; of a killed worker, what it billed after its last beat is booked but not counted. Bills that a gateway wrote for
-a lost worker have the finish `lost`.
+A worker counts a bill when it hands it over for sending, and sends its counts with every beat; a gateway stores the
+latest counts (`worker_counters`). So nothing of a living worker may be missing once everything that was durable at that
+beat is booked. Of a killed worker, bills made after its last beat are booked but not counted. Bills that a gateway
+wrote for a lost worker have the finish `lost`.
 """
 
 from datetime import datetime
@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """`missing` tokens were counted by the worker and are not booked: drift, when it is above 0."""
+    """`missing` tokens were counted by the worker and are not booked. A positive number is drift."""
 
     worker: str
     observed_at: datetime
@@ -51,13 +51,13 @@ _ROLLUPS = text("SELECT count(*) FROM rollup_drift(:since, :until)")
 
 
 async def workers(connection: AsyncConnection, *, since: datetime) -> list[WorkerRow]:
-    """Those that were heard since then."""
+    """Workers heard at or after `since`."""
     rows = (await connection.execute(_WORKERS, {"since": since})).mappings()
     return [WorkerRow(**row) for row in rows]
 
 
 def booked(counted: list[WorkerRow], later: list[WorkerRow]) -> list[WorkerRow]:
-    """What was counted once, with what of it is booked by a later look."""
+    """The counts of `counted`, each with the amounts that the later look found booked."""
     by_worker = {row.worker: row for row in later}
     return [
         msgspec.structs.replace(row, booked=found.booked, booked_tokens=found.booked_tokens)
@@ -73,5 +73,5 @@ async def completeness(connection: AsyncConnection) -> Completeness | None:
 
 
 async def rollup_drift(connection: AsyncConnection, *, since: datetime, until: datetime) -> int:
-    """How many rows of the hourly and daily rollups of these days are not the sums that they should be."""
+    """How many hourly and daily rows of these days differ from the sums of their lines."""
     return int((await connection.execute(_ROLLUPS, {"since": since.date(), "until": until.date()})).scalar_one())

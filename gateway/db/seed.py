@@ -28,15 +28,15 @@ TENANTS = (
 
 
 async def demo(url: str, known_keys: Mapping[str, str]) -> dict[str, str]:
-    """Make what is missing of the demo tenants and return each one's key, by tenant. A key of `known_keys` is kept,
-    also in a database that has never seen it; limits that somebody has changed stay changed.
+    """Create the demo tenants that are missing, and return each one's key, by tenant. Keys in `known_keys` are reused,
+    even in a database that has never seen them. Limits that were changed stay changed.
     """
     database = engine.create(url, connections_max=1)
     try:
-        found: dict[str, str] = {}
+        keys_by_tenant: dict[str, str] = {}
         for tenant in TENANTS:
-            found[tenant.name] = await _seed(database, tenant, known_keys.get(tenant.name))
-        return found
+            keys_by_tenant[tenant.name] = await _seed(database, tenant, known_keys.get(tenant.name))
+        return keys_by_tenant
     finally:
         await database.dispose()
 
@@ -44,7 +44,7 @@ async def demo(url: str, known_keys: Mapping[str, str]) -> dict[str, str]:
 async def _seed(database: AsyncEngine, tenant: DemoTenant, known_key: str | None) -> str:
     if tenant.name not in {row.name for row in await catalogue.list_tenants(database)}:
         plan = await catalogue.plan_of_tier(database, tenant.tier)
-        with contextlib.suppress(AlreadyExists):  # another start was quicker
+        with contextlib.suppress(AlreadyExists):  # another `up` created it first
             await catalogue.create_tenant(database, tenant.name, plan=plan, limits=tenant.limits)
     text, record = known_key, keys.record(known_key) if known_key else None
     if text is None or record is None:

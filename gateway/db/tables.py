@@ -1,7 +1,7 @@
-"""The catalogue and the bill as SQLAlchemy tables, for the statements in this package.
+"""The catalogue's and the ledger's tables, for SQLAlchemy statements in this package.
 
-The migrations are the schema; a test compares the two column by column. What only SQL functions touch (the limiter)
-is not here.
+The migrations define the schema; a test compares the two column by column. Tables that only SQL functions use (the
+limiter's) are not here.
 """
 
 from typing import Final

@@ -39,7 +39,7 @@ async def totals(
     """The usage of requests made in [since, until), by tenant and model, ordered by their names. A tenant or model
     without a row appears by its id. Raises NotFound (tenant).
     """
-    asked = (
+    statement = (
         select(
             func.coalesce(tenants.c.name, cast(_lines.c.tenant_id, Text)).label("tenant"),
             func.coalesce(models.c.alias, cast(_lines.c.model_id, Text)).label("model"),
@@ -53,15 +53,15 @@ async def totals(
         .order_by("tenant", "model")
     )
     if since is not None:
-        asked = asked.where(_lines.c.occurred_at >= since)
+        statement = statement.where(_lines.c.occurred_at >= since)
     if until is not None:
-        asked = asked.where(_lines.c.occurred_at < until)
+        statement = statement.where(_lines.c.occurred_at < until)
     if rows_max is not None:
-        asked = asked.limit(rows_max)
+        statement = statement.limit(rows_max)
     async with connected(database) as connection:
         if tenant is not None:
-            asked = asked.where(_lines.c.tenant_id == (await find_tenant(connection, tenant)).id)
-        rows = (await connection.execute(asked)).all()
+            statement = statement.where(_lines.c.tenant_id == (await find_tenant(connection, tenant)).id)
+        rows = (await connection.execute(statement)).all()
     return [
         UsageRow(
             tenant=row.tenant,

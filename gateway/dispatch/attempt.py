@@ -25,11 +25,11 @@ class Attempt:
         self.job = job
         self.pool = pool
         self.opened_at = now
-        self.sequence: int | None = None  # in its queue, once published
+        self.sequence: int | None = None  # the job's number in its queue, once published
         self.published_at: float | None = None
-        self.publications = 0  # how often it had to be put into a queue: more than once after a NATS restart
-        self.unseen_since: float | None = None  # it has left its queue, and no worker has shown it yet
-        self.workerless_since: float | None = None  # queued, and no worker of its model lives
+        self.publications = 0  # how often it was published: more than once after a NATS restart
+        self.unseen_since: float | None = None  # since when it has left its queue without a worker showing it
+        self.workerless_since: float | None = None  # since when it is queued without any live worker of its model
         self.worker: str | None = None
         self.bound_at: float | None = None
         self.first_token_at: float | None = None
@@ -39,12 +39,11 @@ class Attempt:
         self.error: GatewayError | None = None
         self.left: wire.CancelReason | None = None
         self.billed_here = False
-        self.publishing: asyncio.Future[None] | None = (
-            None  # done once its place in the queue is known, or there is none
-        )
-        self.timer: asyncio.TimerHandle | None = None  # until it has waited, or run, for as long as it may
-        self.answered = asyncio.Event()  # bound, failed or over: whoever opened it can go on
-        self.bound = asyncio.Event()  # or over
+        # Done once its number in the queue is known, or publishing has failed.
+        self.publishing: asyncio.Future[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None  # fires when it has waited, or run, for as long as it may
+        self.answered = asyncio.Event()  # set when bound, failed or over: `open` returns then
+        self.bound = asyncio.Event()  # set when bound or over
         self.readable = asyncio.Event()
         self.over = asyncio.Event()
         self._buffer = ChunkBuffer(reader_bytes_max)
@@ -78,7 +77,7 @@ class Attempt:
         return self.left is not None or self.error is not None
 
     def bind(self, worker: str, now: float) -> None:
-        """The fence: the first worker that shows the attempt owns it."""
+        """Ownership: the first worker that shows the attempt owns it."""
         assert self.worker is None, "an attempt is bound once"
         self.worker = worker
         self.bound_at = now
@@ -86,13 +85,15 @@ class Attempt:
         self.answered.set()
 
     def receive(self, chunk: wire.Chunk, now: float) -> Received:
-        """Accept a chunk of the bound worker. A `hole` (a gap in `seq`) changes nothing: the rest never comes."""
+        """Accept a chunk of the bound worker. A `hole` (a gap in `seq`) changes nothing: the missing chunk will never
+        arrive.
+        """
         if chunk.seq <= self.seq:
             return "repeat"
         if chunk.seq > self.seq + 1 and not self.unread:
             return "hole"
         if not 0 <= chunk.choice < len(self.tokens):
-            return "hole"  # a broken worker; others in its frame must not suffer for it
+            return "hole"  # the worker is broken; others in its frame must not suffer for it
         self.seq = chunk.seq
         if self.first_token_at is None:
             self.first_token_at = now
@@ -105,7 +106,7 @@ class Attempt:
         return "new" if fits else "slow"
 
     async def wait(self, chunks_min: int) -> None:
-        """Until so many chunks wait (or as many as there is room for), or none will come any more."""
+        """Wait until `chunks_min` chunks are buffered (or as many as the buffer holds), or no more will come."""
         self._wanted = chunks_min
         while self.error is None and self.end is None and not self._buffer.due(chunks_min):
             self.readable.clear()
@@ -126,14 +127,14 @@ class Attempt:
         return "new"
 
     def fail(self, error: GatewayError) -> None:
-        """Set the error that the reader gets after the chunks that have arrived. Only the first one counts."""
+        """Set the error that the reader gets after the chunks that have arrived. Only the first call has an effect."""
         if self.error is None and self.end is None:
             self.error = error
         self.readable.set()
         self.answered.set()
 
     def close(self) -> None:
-        """No worker will end it; the gateway bills."""
+        """End it without a worker's End; the gateway writes the bill."""
         assert not self.over.is_set(), "an attempt ends once"
         self.billed_here = True
         self._wake()
@@ -146,7 +147,7 @@ class Attempt:
 
 
 def end_error(end: wire.End) -> GatewayError | None:
-    """The error that a worker's End means to the client; None for an answer that is complete."""
+    """What a worker's End means to the client; None for a complete answer."""
     message = end.message or "The worker ended this request with an error."
     if end.outcome == "finished":
         return None

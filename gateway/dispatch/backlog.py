@@ -1,7 +1,7 @@
 """Whether the usage stream still has room for bills.
 
-While Postgres is away, usage waits in a bounded JetStream stream that refuses new events when it is full. Long before
-that, requests are refused: work that could not be billed is not begun.
+While Postgres is away, usage waits in a bounded JetStream stream, which refuses new events when it is full. Long before
+that, new requests are refused: work that could not be billed is not started.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ FULL_ABOVE: Final = 0.8
 
 
 class UsageBacklog:
-    """`full` is the last answer; without one, the stream is taken to have room."""
+    """`full` is the result of the last check; before the first one, the stream is assumed to have room."""
 
     def __init__(self, bus: Bus, check_s: float) -> None:
         self._bus = bus
@@ -29,7 +29,7 @@ class UsageBacklog:
             try:
                 info = await stream_info(self._bus, subjects.USAGE_STREAM)
             except BusUnavailable:
-                pass  # the bus has its own refusals
+                pass  # requests are refused anyway while the bus is away
             else:
                 full = info.config.max_bytes > 0 and info.state.bytes > FULL_ABOVE * info.config.max_bytes
                 if full != self.full:

@@ -8,7 +8,7 @@ from shared import wire
 
 
 def bill(attempt: Attempt, *, finish: str, gateway: str, now: float) -> wire.UsageEvent:
-    """The bill for what was received; nothing for an attempt that no worker ever accepted."""
+    """The bill for the tokens that were received; an empty one for an attempt that no worker accepted."""
     ran = attempt.worker is not None
     job = attempt.job
     ttft_s = None if attempt.first_token_at is None else attempt.first_token_at - attempt.opened_at

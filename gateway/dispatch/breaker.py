@@ -15,12 +15,12 @@ HALF_LIFE_S: Final = 10.0  # of an outcome's weight
 SHARE: Final = 0.5  # of the weight of all outcomes that failures must have
 TENANT_FAILURES_MIN: Final = 5.0
 POOL_FAILURES_MIN: Final = 10.0
-LOST_WORKER: Final = 5.0  # failures that a lost worker counts for, however many requests it had
+LOST_WORKER: Final = 5.0  # how many failures a lost worker counts as, however many requests it had
 OPEN_S: Final = 1.0  # the first time; twice as long each time that a probe fails
 OPEN_S_MAX: Final = 30.0
 PROBE_S: Final = 0.5  # between two probes
-PROBES: Final = 3  # that succeed close it
-TENANTS_MAX: Final = 10_000  # with failures of late; beyond it the oldest is forgotten
+PROBES: Final = 3  # successful ones in a row that close it
+TENANTS_MAX: Final = 10_000  # with recent failures; beyond it the oldest is forgotten
 
 
 @dataclass(slots=True)
@@ -33,15 +33,15 @@ class Circuit:
     _counted_at: float = 0.0
     _open_until: float | None = None  # None: closed
     _open_s: float = OPEN_S
-    _probe_at: float = 0.0  # the next one
-    _succeeded: int = 0  # probes, since it is half open
+    _probe_at: float = 0.0  # time of the next probe
+    _succeeded: int = 0  # successful probes since it is half open
 
     @property
     def closed(self) -> bool:
         return self._open_until is None
 
     def refused_s(self, now: float) -> float:
-        """How long nothing more passes; 0 for a request that may pass now, which may be a probe."""
+        """For how many seconds nothing passes; 0 if a request may pass now, perhaps as a probe."""
         if self._open_until is None:
             return 0.0
         wait_s = max(self._open_until, self._probe_at) - now
@@ -87,7 +87,7 @@ class Breakers:
     _tenants: dict[tuple[str, str], Circuit] = field(default_factory=dict[tuple[str, str], Circuit])
 
     def refused_s(self, pool: str, tenant: str, now: float) -> float:
-        """How long the tenant's requests to the pool are refused; 0 for one that may pass now."""
+        """For how many seconds the tenant's requests to the pool are refused; 0 if one may pass now."""
         own = self._tenants.get((pool, tenant))
         wait_s = 0.0 if own is None else own.refused_s(now)
         return wait_s or self._pool(pool).refused_s(now)
@@ -108,7 +108,7 @@ class Breakers:
         own.failed(now)
 
     def lost(self, pool: str, now: float) -> None:
-        """A worker is gone, with all that it had."""
+        """A worker was lost, with all its requests."""
         self._pool(pool).failed(now, LOST_WORKER)
 
     def open_pools(self) -> list[str]:

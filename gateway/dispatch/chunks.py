@@ -25,7 +25,9 @@ class ChunkBuffer:
         self._merge_above = MERGE_ABOVE
 
     def push(self, chunk: wire.Chunk) -> bool:
-        """Add a chunk. False if the reader is so slow that the bound is exceeded; the chunk is kept all the same."""
+        """Add a chunk. False if the reader is so slow that the size bound is exceeded; the chunk is added all the
+        same.
+        """
         self._chunks.append(chunk)
         self._bytes += _size(chunk)
         if len(self._chunks) > self._merge_above:
@@ -33,7 +35,7 @@ class ChunkBuffer:
         return self._bytes <= self._bytes_max
 
     def due(self, chunks_min: int) -> bool:
-        """Whether to wake its reader, who wants so many: they are there, or half of all that there is room for."""
+        """Whether to wake a reader that wants `chunks_min` chunks: they are there, or the buffer is half full."""
         return len(self._chunks) >= chunks_min or 2 * self._bytes >= self._bytes_max
 
     def take(self) -> list[wire.Chunk]:
@@ -48,7 +50,7 @@ class ChunkBuffer:
             by_choice.setdefault(chunk.choice, []).append(chunk)
         self._chunks = [_merged(chunks) for chunks in by_choice.values()]
         self._bytes = sum(map(_size, self._chunks))
-        # With many choices a merge may leave much behind: the next one waits until it pays.
+        # With many choices a merge may free little: the next merge waits until it is worthwhile.
         self._merge_above = max(MERGE_ABOVE, 2 * len(self._chunks))
 
 

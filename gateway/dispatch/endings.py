@@ -1,7 +1,8 @@
 """The endings of attempts that no worker ends by itself: taken back, cancelled, lost.
 
-Owns every step from "nobody wants this any more" to a stopped attempt with exactly one bill. Invariant: an attempt that
-was left is followed here until it is over; the worker bills it if the worker ends it, otherwise this module does.
+Owns every step from the decision to stop an attempt until it is stopped and has exactly one bill. Invariant: an attempt
+that its reader left is followed here until it is over; the worker bills it if the worker ends it, otherwise this module
+does.
 """
 
 import asyncio
@@ -47,7 +48,7 @@ class Endings:
         self._log = log.get("dispatch")
 
     def never_ran(self, attempt: Attempt, finish: str) -> None:
-        """End an attempt that no worker has or will have."""
+        """End an attempt that no worker has or will get."""
         self._close(attempt, finish)
 
     def lost(self, attempt: Attempt) -> None:
@@ -68,14 +69,14 @@ class Endings:
         self._close(attempt, "lost")
 
     def leave(self, attempt: Attempt, reason: wire.CancelReason) -> None:
-        """Nobody reads it any more: stop it wherever it is, in the background. Idempotent."""
+        """Nobody reads it any more: stop it in the background, wherever it is. Idempotent."""
         if attempt.left is not None or attempt.over.is_set():
             return
         attempt.left = reason
         self._tasks.spawn(self._retire(attempt), "retire", request=attempt.request, trace=attempt.trace)
 
     async def shed(self, attempt: Attempt, error: GatewayError) -> None:
-        """It has waited for too long: take it back from its queue. One that a worker has claimed is left to it."""
+        """It has waited for too long: take it back from its queue. If a worker has claimed it meanwhile, it goes on."""
         taken: Taken | None = None
         with contextlib.suppress(BusUnavailable):
             if attempt.sequence is not None:
@@ -92,7 +93,7 @@ class Endings:
             attempt.unseen_since = self._clock.monotonic()
 
     async def cancel(self, worker: str, cancels: list[wire.Cancel]) -> None:
-        """At most once; whoever depends on it repeats it."""
+        """At most once; callers that depend on it repeat it."""
         with contextlib.suppress(BusUnavailable):
             for cancel in cancels:
                 await self._bus.publish(subjects.cancel_subject(worker), wire.encode(cancel))
@@ -130,14 +131,14 @@ class Endings:
                 if taken == "taken":
                     self.never_ran(attempt, "cancelled")
                     return
-            # Gone, in doubt, or perhaps never stored: if a worker has claimed it, it will show up.
+            # Gone, in doubt, or perhaps never stored: a worker that claimed it will show it.
             attempt.unseen_since = self._clock.monotonic()
         await _wait(attempt.bound, self._limits.beat_s)
         if self.unseen_too_long(attempt):
             self.lost(attempt)
 
     def unseen_too_long(self, attempt: Attempt) -> bool:
-        """Left its queue, and no worker has shown it though NATS was there all the time."""
+        """Whether it has left its queue without a worker showing it for too long, while NATS was connected."""
         if attempt.unseen_since is None or attempt.worker is not None or not self._bus.ready:
             return False
         unseen_s = self._clock.monotonic() - attempt.unseen_since

@@ -23,7 +23,7 @@ FORGET_S = 60.0  # a silent worker's last beat is kept this long, for metrics
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that can be asked for now."""
+    """A model that can be requested now."""
 
     name: str
     digest: str  # of its card: Job.card
@@ -44,13 +44,13 @@ class _SinceBeat:
     def end(self, job: wire.Job) -> None:
         work = work_of(job)
         if job.request not in self._new:
-            work = Work(work.requests, work.sequences)  # the beat knew it, and its prompt was computed long ago
+            work = Work(work.requests, work.sequences)  # the beat includes it, and its prompt was computed long ago
         self._new.discard(job.request)
         self.work -= work
 
 
 class FleetView:
-    """Fed with beats; asked by admission, `/v1/models` and readiness."""
+    """Updated by beats; read by admission, `/v1/models` and readiness."""
 
     def __init__(self, silence_s: float) -> None:
         self.silence = Silence(silence_s)
@@ -58,8 +58,8 @@ class FleetView:
         self._lost: set[str] = set()
         self._cards: dict[str, wire.ModelCard] = {}
         self._since: dict[str, _SinceBeat] = {}
-        self._ready_beats: list[wire.WorkerBeat] | None = None  # of workers that take work; None: to be looked up
-        self._models: dict[str, ModelInfo] | None = None  # that they serve, by name; likewise
+        self._ready_beats: list[wire.WorkerBeat] | None = None  # of workers that take work; None: to be recomputed
+        self._models: dict[str, ModelInfo] | None = None  # that they serve, by name; None likewise
 
     # -- questions
 
@@ -68,7 +68,7 @@ class FleetView:
         return [model for _, model in sorted(self._served().items())]
 
     def find(self, name: str) -> ModelInfo | None:
-        """The model of that name with the most ready workers, should there be two revisions."""
+        """The model of that name; of several revisions, the one with the most ready workers."""
         return self._served().get(name)
 
     def card(self, name: str) -> wire.ModelCard | None:
@@ -80,8 +80,8 @@ class FleetView:
         return [beat for worker, beat in self._beats.items() if worker not in self._lost]
 
     def members(self, digest: str, pool: str) -> list[Member]:
-        """The workers that take jobs of this card from this pool's queues; none if one of them says nothing of its
-        load: then nothing can be said of the pool.
+        """The workers that take jobs of this card from this pool's queues. Empty if one of them does not report its
+        load: then no forecast for the pool is possible.
         """
         beats = [beat for beat in self._ready() if beat.card == digest and beat.pool == pool]
         found = [Member(beat.load, self._since[beat.worker].work) for beat in beats if beat.load is not None]
@@ -103,7 +103,7 @@ class FleetView:
         return [(beat, self._state(beat)) for _, beat in sorted(self._beats.items())]
 
     def serves(self, digest: str) -> bool:
-        """Whether a living worker has this card, and may come to serve it if it does not yet."""
+        """Whether a live worker has this card, ready or not."""
         return any(beat.card == digest and not beat.draining for beat in self.workers())
 
     def missing(self) -> set[str]:
@@ -121,12 +121,12 @@ class FleetView:
         self._changed()
 
     def accepted(self, worker: str, job: wire.Job) -> None:
-        """The worker has taken this on. Its next beat will know."""
+        """The worker has accepted this job. Its next beat will include it."""
         if since := self._since.get(worker):
             since.accept(job)
 
     def ended(self, worker: str, job: wire.Job) -> None:
-        """The worker is done with it."""
+        """The job has ended at the worker."""
         if since := self._since.get(worker):
             since.end(job)
 
@@ -139,7 +139,7 @@ class FleetView:
         return [worker for worker, beat in self._beats.items() if not beat.healthy]
 
     def newly_lost(self, now: float) -> list[str]:
-        """Workers that were lost since the last call. They stay so until they beat again and are healthy."""
+        """Workers lost since the last call. They stay lost until they beat again and are healthy."""
         candidates = dict.fromkeys([*self.silence.silent(now), *self.hanging()])
         lost = [worker for worker in candidates if worker not in self._lost]
         self._lost.update(lost)
@@ -171,7 +171,7 @@ class FleetView:
         return self._models
 
     def _changed(self) -> None:
-        """Requests ask far more often than beats come."""
+        """Drop what was derived from beats. Requests read it far more often than beats arrive."""
         self._ready_beats = None
         self._models = None
 

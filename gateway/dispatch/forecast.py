@@ -1,9 +1,9 @@
-"""When a request that is let in now would have its first token: arithmetic over what workers say and what waits.
+"""When a request that is admitted now would have its first token, computed from workers' reports and the queues.
 
-Pure, and knows no request: two bodies of work go in, seconds come out. How it reckons (docs/adr/0014): a request waits
-until those ahead have found room and their prompts are computed, whichever takes longer; room comes as running
-sequences finish, and a less urgent tier has only that share of it that more urgent ones leave. Invariant: what nobody
-has measured makes no number worse, and where the answer would rest on it alone there is none.
+Pure, and knows no request: two amounts of work go in, seconds come out. The model (docs/adr/0014): a request waits
+until those ahead have found room and their prompts are computed, whichever takes longer. Room appears as running
+sequences finish, and a less urgent tier gets only the share that more urgent ones leave. Invariant: what was never
+measured makes no forecast worse, and if the result would rest on it alone, there is none.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from shared import wire
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A worker of the pool: its last beat, and by how much it has more, or less, to do since."""
+    """A worker of the pool: its last beat, and how much more, or less, it has had to do since."""
 
     load: wire.WorkerLoad
     since: Work
@@ -33,17 +33,17 @@ class Forecast(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Pool:
-    """All members as one, as a request of one tier finds them."""
+    """All members together, as seen by a request of one tier."""
 
-    places: float = 0.0  # free ones, and those of less urgent sequences, which give way
+    places: float = 0.0  # free ones, and those of less urgent sequences, which would be preempted
     tokens: float = 0.0  # likewise
     running: int = 0
     held: int = 0
-    finishing_per_s: float = 0.0  # sequences whose places come to this tier
+    finishing_per_s: float = 0.0  # finishing sequences whose places this tier gets
     prompt_tokens_left: float = 0.0
-    cached_share: float = 0.0  # summed, as the next
+    cached_share: float = 0.0  # a sum over members, like the next
     prompt_tokens_per_s: float = 0.0
-    measured: int = 0  # members that know it
+    measured: int = 0  # members that have measured it
 
     def add(self, member: Member, tier: int) -> None:
         load, since = member.load, member.since
@@ -74,7 +74,9 @@ class _Pool:
                 self.finishing_per_s += share * running / (load.step_s * load.output_tokens_mean)
 
     def room_s(self, wanted: Work) -> float | None:
-        """Until there is room for all that is wanted. None if there is none and nobody knows when some comes free."""
+        """Seconds until there is room for `wanted`. None if there is no room and nothing was measured that could
+        predict any.
+        """
         missing = max(wanted.sequences - self.places, 0.0)
         if wanted.tokens > self.tokens and self.held:
             missing = max(missing, (wanted.tokens - self.tokens) * self.running / self.held)
@@ -84,7 +86,7 @@ class _Pool:
 
 
 def forecast(members: Sequence[Member], *, tier: int, ahead: Work, own: Work) -> Forecast | None:
-    """None when it cannot be told."""
+    """None when no forecast is possible."""
     if not members:
         return None
     pool = _Pool()
@@ -95,7 +97,9 @@ def forecast(members: Sequence[Member], *, tier: int, ahead: Work, own: Work) ->
         return None
     if not pool.measured:
         return Forecast(room_s, 0.0)
-    rate = pool.prompt_tokens_per_s / pool.measured  # of one worker; who has not been measured is like the others
+    rate = (
+        pool.prompt_tokens_per_s / pool.measured
+    )  # of one worker; members without a measurement are assumed to equal the others
     fresh = 1 - pool.cached_share / len(members)
     prompts_s = (pool.prompt_tokens_left + ahead.tokens) * fresh / (rate * len(members))
     return Forecast(max(room_s, prompts_s), own.tokens * fresh / rate)

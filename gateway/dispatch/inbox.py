@@ -1,11 +1,11 @@
-"""Routes what workers send to the attempts of this gateway, and draws the conclusions: the fence, repeats, losses.
+"""Routes what workers send to the attempts of this gateway, and draws the conclusions: ownership, repeats, losses.
 
 Owns the table of open attempts. Does no I/O and reads no clock: a frame and the time go in, verdicts come out.
 Invariant: only the bound worker of an attempt can change it.
 
 Core NATS delivers a connection's messages in order or not at all, and a worker sends frames and rolls over one subject
-and one connection. So a hole in `seq` is final, and an attempt that a roll leaves out is not coming. Only after our own
-connection was lost the workers begin again where they last heard of us; until then holes are passed over.
+and one connection. So a hole in `seq` is final, and an attempt that a roll leaves out has been lost. Only after our own
+connection was lost do workers repeat what they have sent; until then holes are ignored.
 """
 
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from shared import wire
 
 @dataclass(slots=True)
 class Verdicts:
-    """What is to be done after a frame."""
+    """What the caller must do after a frame."""
 
     cancels: list[wire.Cancel] = field(default_factory=list[wire.Cancel])  # to the frame's worker
     lost: list[Attempt] = field(default_factory=list[Attempt])
@@ -25,7 +25,7 @@ class Verdicts:
 
 
 class Inbox:
-    """All open attempts by request id; there is one attempt of a request at a time."""
+    """All open attempts, by request id. A request has at most one at a time."""
 
     def __init__(self) -> None:
         self._attempts: dict[str, Attempt] = {}
@@ -55,7 +55,7 @@ class Inbox:
                 self._by_worker.pop(attempt.worker, None)
 
     def on_frame(self, frame: wire.Frame, now: float, *, patient: bool = False) -> Verdicts:
-        """`patient` while repeats may still come: nothing is lost yet."""
+        """`patient`: repeats may still arrive, so nothing counts as lost yet."""
         verdicts = Verdicts()
         for item in frame.items:
             if isinstance(item, wire.Roll):
@@ -70,8 +70,8 @@ class Inbox:
         return verdicts
 
     def _owned(self, worker: str, request: str, number: int, now: float) -> Attempt | None:
-        """The attempt if it is `worker`'s, or is now: whoever shows it first. None if the gateway does not have it or
-        another worker does.
+        """The attempt, if `worker` owns it or becomes its owner by showing it first. None if the gateway does not have
+        the attempt or another worker owns it.
         """
         attempt = self._attempts.get(request)
         if attempt is None or attempt.job.attempt != number:
@@ -112,5 +112,5 @@ class Inbox:
 
 
 def _duplicate(request: str, number: int) -> wire.Cancel:
-    """Whoever the gateway does not know as the owner works for nobody: no bill, its work is waste."""
+    """A worker that does not own the attempt works in vain: it must stop, and writes no bill."""
     return wire.Cancel(request=request, attempt=number, reason="duplicate")

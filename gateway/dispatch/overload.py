@@ -1,6 +1,6 @@
-"""Overload control: whether a request is admitted under the present load, and the refusal and retry delay if not.
+"""Overload control: whether a request is admitted under the present load, and if not, the error and retry delay.
 
-Owns what this gateway knows of load and faults; its neighbours do the arithmetic. Does no I/O; times are passed in.
+Owns this gateway's knowledge of load and faults; its neighbours do the arithmetic. Does no I/O; times are passed in.
 Invariant: nothing is refused because something is unknown.
 """
 
@@ -17,9 +17,9 @@ from gateway.errors import DeadlineExceeded, GatewayError, QueueFull, Unavailabl
 from shared import wire
 
 RETRY_S_MIN: Final = 0.25
-RETRY_S_MAX: Final = 60.0  # official clients take longer ones for a mistake
-RETRY_S_UNKNOWN: Final = 1.0  # where nothing is measured
-SPREAD: Final = 0.25  # at random, so that those who were refused together do not come back together
+RETRY_S_MAX: Final = 60.0  # the official clients ignore a longer Retry-After
+RETRY_S_UNKNOWN: Final = 1.0  # when nothing was measured
+SPREAD: Final = 0.25  # random share added, so that clients refused together do not return together
 
 OVERLOADED: Final = "The service is overloaded: this request would have to wait for too long."
 TENANT_BEHIND: Final = "Too many of your requests are waiting already."
@@ -36,28 +36,28 @@ class Overload:
         self.retries = RetryBudget()
 
     def check(self, job: wire.Job, pool: str, terms: Terms, now: float) -> None:
-        """Before a job is published; it is in `queues` only after that. Raises QueueFull, Unavailable."""
+        """Before a job is published; it counts in `queues` only after that. Raises QueueFull, Unavailable."""
         self.check_load(job, pool, terms, now)
-        self._check_faults(job, pool, terms, now)  # last: who passes may be a probe, or have cost a retry
+        self._check_faults(job, pool, terms, now)  # last, since passing may use up a probe or a retry
 
     def check_load(self, job: wire.Job, pool: str, terms: Terms, now: float) -> None:
-        """That part of `check` which costs nothing when asked again. Raises QueueFull, Unavailable."""
+        """The part of `check` that has no side effects. Raises QueueFull, Unavailable."""
         self._check_bounds(job, pool, terms, now)
         self._check_forecast(job, pool, terms, now)
 
     def late(self, job: wire.Job, pool: str, terms: Terms, now: float) -> GatewayError:
-        """For a job that has waited as long as it may, and still counts as waiting."""
+        """The error for a job that has waited as long as it may, and is still queued."""
         advice = self.advice_ms(job, pool, terms, now)
         if self._tenant_behind(job, pool, terms, now, itself=1):
             return QueueFull(TENANT_BEHIND, retry_after_ms=advice)
         return DeadlineExceeded("No worker could start this request in time.", retry_after_ms=advice)
 
     def advice_ms(self, job: wire.Job, pool: str, terms: Terms, now: float) -> int:
-        """When to come back with a job that found its queue full."""
+        """The retry delay for a job that found its queue full."""
         return self._advice_ms(self.forecast(job, pool, now), terms)
 
     def forecast(self, job: wire.Job, pool: str, now: float, *, alone: bool = False) -> Forecast | None:
-        """`alone`: as if its tenant had nothing else waiting."""
+        """`alone`: as if its tenant had no other request waiting."""
         members = self._fleet.members(job.card, pool)
         ahead = self.queues.ahead(job, pool, now, alone=alone)
         return forecast(members, tier=job.tier, ahead=ahead, own=work_of(job))
@@ -90,14 +90,14 @@ class Overload:
         raise Unavailable(OVERLOADED, retry_after_ms=advice, retry=not hopeless)
 
     def _tenant_behind(self, job: wire.Job, pool: str, terms: Terms, now: float, *, itself: int = 0) -> bool:
-        """Whether it is what its own tenant has waiting, besides itself, that keeps the job from being in time."""
+        """Whether the job would be in time without the other waiting requests of its own tenant."""
         if self.queues.waiting(pool, job.tier, now).get(job.tenant, NOTHING).requests <= itself:
             return False
         found = self.forecast(job, pool, now, alone=True)
         return found is not None and not excess_s(found, terms)
 
     def _advice_ms(self, found: Forecast | None, terms: Terms) -> int:
-        """When this request would be let in, if nobody else came: what waits shrinks by a second a second."""
+        """When this request would be admitted if no others came: what waits shrinks by one second per second."""
         return self._milliseconds(RETRY_S_UNKNOWN if found is None else excess_s(found, terms))
 
     def _milliseconds(self, seconds: float) -> int:
@@ -106,7 +106,7 @@ class Overload:
 
 
 def excess_s(found: Forecast, terms: Terms) -> float:
-    """By how much the forecast is beyond what the terms allow; 0 if it is not."""
+    """By how many seconds the forecast exceeds what the terms allow; 0 if it does not."""
     most_s = terms.wait_s if terms.added_s is None else min(terms.added_s, terms.wait_s)
     late_s = found.added_s - most_s
     if terms.client_s is not None:

@@ -1,7 +1,7 @@
-"""Publishes an attempt's job: when the attempt is opened, and again when a NATS restart has forgotten the job.
+"""Publishes an attempt's job: when the attempt is opened, and again when a NATS restart has lost the job.
 
-Owns the retries and what each refusal means to the client. Nobody waits for the publication itself: a worker's
-acceptance of the job implies it.
+Owns the retries and the error that each refusal means to the client. Nobody waits for the publication itself: a
+worker's acceptance of the job implies it.
 """
 
 import asyncio
@@ -20,13 +20,17 @@ from shared.jobs import JobQueue, QueueMissing, QueueRefused
 from shared.nats_client import Answer
 from shared.tasks import Tasks
 
-TTL_SLACK_S: Final = 10  # the gateway takes its job back at the deadline; the stream's own expiry only sweeps up
+TTL_SLACK_S: Final = (
+    10  # beyond the deadline, at which the gateway takes its job back; the stream's expiry is a safety net
+)
 TRY_S: Final = 1.0
 PAUSE_S: Final = 0.05
 FULL_RETRY_AFTER_MS: Final = 1000
 
 Failed = Callable[[GatewayError], None]
-"""Told why a job could not be published. With Unavailable it may be in its queue, with all else it is not."""
+"""Called when a job could not be published. After Unavailable it may still be in its queue, after any other error
+not.
+"""
 
 
 class Publication:
@@ -38,8 +42,8 @@ class Publication:
         self._clock = clock
 
     def begin(self, attempt: Attempt, failed: Failed) -> None:
-        """Publish in the background, and note the sequence number when it is known. Until then `attempt.publishing` is
-        not done; it goes on even if the request is left.
+        """Publish in the background, and note the sequence number when it is known. `attempt.publishing` is not done
+        until then. The publication goes on even if the reader leaves.
         """
         attempt.publishing = asyncio.get_running_loop().create_future()
         message = _message(attempt)
@@ -50,7 +54,7 @@ class Publication:
             self._try_again(attempt, message, failed)
 
     async def publish(self, attempt: Attempt) -> None:
-        """The same, with a wait. Raises QueueFull and BodyTooLarge: it is not queued; Unavailable: it may be."""
+        """The same, but waits. Raises QueueFull and BodyTooLarge (the job is not queued), Unavailable (it may be)."""
         await self._publish(attempt, _message(attempt))
 
     def _told(self, attempt: Attempt, message: jobs.Publication, failed: Failed, answer: Answer | None) -> None:
@@ -90,8 +94,8 @@ class Publication:
                 raise BodyTooLarge(f"The request is too large to dispatch: {len(message.data)} bytes.") from None
             except BusUnavailable as error:
                 if self._clock.monotonic() >= deadline:
-                    told = "The service is temporarily unavailable. Please retry shortly."
-                    raise Unavailable(told, retry_after_ms=FULL_RETRY_AFTER_MS) from error
+                    text = "The service is temporarily unavailable. Please retry shortly."
+                    raise Unavailable(text, retry_after_ms=FULL_RETRY_AFTER_MS) from error
                 await asyncio.sleep(PAUSE_S)
             else:
                 self._stored(attempt, sequence)
@@ -117,7 +121,7 @@ def _message(attempt: Attempt) -> jobs.Publication:
         job.tier,
         job.tenant,
         wire.encode(job),
-        # One id for all tries of one publication, so that a try whose answer was lost is not stored twice.
+        # All tries of one publication have one id, so that a try whose answer was lost is not stored twice.
         msg_id=f"{job.request}:{job.attempt}:{attempt.publications}",
         ttl_s=math.ceil(job.wait_ms / 1000) + TTL_SLACK_S,
     )

@@ -1,7 +1,7 @@
-"""What waits for workers, by pool, tier and tenant: what this gateway has published, exactly, and what others say.
+"""The work that waits for workers, by pool, tier and tenant: this gateway's own jobs, and what other gateways report.
 
-Owns the counts. Pure; times come in. Invariant: a request counts from the moment in which it is let in until a worker
-has accepted it or it has left, so that requests that arrive together see each other.
+Owns the counts. Pure; times are passed in. Invariant: a request counts from its admission until a worker has accepted
+it or it has left, so that requests that arrive together see each other.
 """
 
 import math
@@ -13,8 +13,8 @@ import msgspec
 
 from shared import wire
 
-ROWS_MAX: Final = 200  # of a beat
-SAID_S: Final = 1.5  # what another gateway has said counts so long
+ROWS_MAX: Final = 200  # in one beat
+SAID_S: Final = 1.5  # for how long another gateway's report counts
 
 Queue = tuple[str, int]  # pool, tier
 
@@ -37,7 +37,7 @@ NOTHING: Final = Work()
 
 
 def added(works: Iterable[Work], *, turns: float = math.inf) -> Work:
-    """All of it, but of each at most the part that has `turns` sequences, if they are alike."""
+    """The sum of all works; of each, at most the part that has `turns` sequences, assuming equal ones."""
     requests = sequences = tokens = 0.0
     for work in works:
         share = 1.0 if work.sequences <= turns else turns / work.sequences
@@ -86,7 +86,7 @@ class Queues:
         return _Holding(self._own.setdefault((pool, job.tier), {}), job.tenant, work_of(job))
 
     def heard(self, beat: wire.GatewayBeat, now: float) -> None:
-        """What another gateway says of its own queues."""
+        """Another gateway's report of its own queues."""
         if beat.queued:
             self._said[beat.gateway] = _Said(now, beat.queued)
         else:

@@ -1,6 +1,6 @@
-"""Detects what no message reports: lost workers, a NATS outage, jobs that a restarted server has forgotten.
+"""Detects what no message reports: lost workers, a NATS outage, jobs that a restarted server has lost.
 
-Owns two polling loops and no state. `Endings` carries out what it concludes.
+Owns two polling loops and no state. `Endings` carries out its conclusions.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class Reconciler:
         self._doubts.set()
 
     async def sweep(self) -> None:
-        """For ever: silence, outages, jobs that nobody can or did take."""
+        """Runs for ever: looks for silent workers, outages, and jobs that nobody can take or has shown."""
         while True:
             await asyncio.sleep(self._limits.beat_s)
             now = self._clock.monotonic()
@@ -63,14 +63,14 @@ class Reconciler:
                 self._lose_all(worker)
                 self._doubts.set()  # it may have claimed jobs that it never accepted
             for worker in self._fleet.hanging():
-                self._lose_all(worker)  # what it has accepted since
+                self._lose_all(worker)  # again, for what it has accepted meanwhile
             outage = self._bus.down_s() > self._limits.nats_outage_s
             for attempt in self._inbox.attempts():
                 if attempt.left is None:
                     self._judge(attempt, now, outage=outage)
 
     async def look_up(self) -> None:
-        """For ever, when there is doubt: are the jobs that nobody has accepted still in their queues?"""
+        """Runs for ever: when in doubt, checks whether unaccepted jobs are still in their queues."""
         while True:
             await self._doubts.wait()
             self._doubts.clear()
@@ -125,7 +125,7 @@ class Reconciler:
 
 
 def _is_queued(attempt: Attempt) -> bool:
-    """As far as we know it waits for a worker."""
+    """Whether, as far as this gateway knows, it waits for a worker."""
     return (
         attempt.sequence is not None
         and attempt.worker is None

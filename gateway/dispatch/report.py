@@ -11,7 +11,7 @@ from shared import wire
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A number is None where the worker does not tell it."""
+    """A number is None where the worker does not report it."""
 
     worker: str
     pool: str
@@ -41,7 +41,7 @@ class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
 class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[WorkerRow, ...]
     queues: tuple[QueueRow, ...]
-    pools_failing: tuple[str, ...]  # that are sent probes alone, for now
+    pools_failing: tuple[str, ...]  # pools with an open circuit, which get only probes
 
 
 def fleet_report(fleet: FleetView, overload: Overload, now: float) -> FleetReport:

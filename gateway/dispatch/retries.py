@@ -1,19 +1,19 @@
 """The retry budget of each tenant: how much it may add to a failing fleet's work by repeating failed requests.
 
 Pure. A tenant whose requests have recently failed at workers may retry a tenth of the number of its first tries, and a
-few more. Clients themselves say which requests are retries: one that hides it gains a few attempts, which its rate
-limits still bound, and one that claims it wrongly only harms itself. A retry after a refusal costs no worker anything
-and is not counted. Invariant: within one period of failures, admitted retries never exceed `RESERVE` + `SHARE` x first
-tries.
+few more. Clients themselves declare which requests are retries: a client that hides it gains a few attempts, which its
+rate limits still bound, and a false declaration only harms the client itself. A retry after a refusal costs no worker
+anything and is not counted. Invariant: within one period of failures, admitted retries never exceed `RESERVE` + `SHARE`
+x first tries.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
-SHARE: Final = 0.1  # of first tries
+SHARE: Final = 0.1  # retries, as a share of first tries
 RESERVE: Final = 3.0  # retries that a tenant has at once when its requests begin to fail
 CREDIT_MAX: Final = 10.0
-SPELL_S: Final = 30.0  # without a failure it is over, and forgotten
+SPELL_S: Final = 30.0  # so long after the last failure, a tenant's budget is forgotten
 TENANTS_MAX: Final = 10_000
 
 
@@ -32,7 +32,7 @@ class RetryBudget:
         spell = self._spell(tenant, now) or _Spell(now)
         spell.failed_at = now
         self._spells.pop(tenant, None)
-        self._spells[tenant] = spell  # the last to be forgotten
+        self._spells[tenant] = spell  # moved to the end: forgotten last
         if len(self._spells) > TENANTS_MAX:
             del self._spells[next(iter(self._spells))]
 

@@ -11,13 +11,13 @@ from shared.trace import Span, Value
 
 
 def spans(attempt: Attempt, now: float) -> Iterator[Span]:
-    """Of a sampled attempt, once it is over, or nobody waits for it any more."""
+    """The spans of a sampled attempt, once it is over or has no reader any more."""
     job = attempt.job
     parent = traceparent.parse([job.traceparent], [job.tracestate])
     assert parent is not None, "we wrote it"
     queue = subjects.jobs_stream_name(attempt.pool, job.tier)
     code = None if attempt.error is None else attempt.error.code or attempt.error.type
-    told: dict[str, Value] = {"messaging.system": "nats", "messaging.destination.name": queue}
+    common: dict[str, Value] = {"messaging.system": "nats", "messaging.destination.name": queue}
     published_at = attempt.published_at
     yield Span(
         name=f"publish {queue}",
@@ -26,7 +26,7 @@ def spans(attempt: Attempt, now: float) -> Iterator[Span]:
         parent=parent,
         start_s=attempt.opened_at,
         end_s=now if published_at is None else published_at,
-        attributes={**told, "messaging.operation.name": "publish", "messaging.operation.type": "send"},
+        attributes={**common, "messaging.operation.name": "publish", "messaging.operation.type": "send"},
         error=code if published_at is None else None,
     )
     if published_at is None:
@@ -38,6 +38,6 @@ def spans(attempt: Attempt, now: float) -> Iterator[Span]:
         parent=parent,
         start_s=published_at,
         end_s=max(published_at, now if attempt.bound_at is None else attempt.bound_at),
-        attributes={**told, **worker, "forebay.attempt": job.attempt, "forebay.tier": job.tier},
+        attributes={**common, **worker, "forebay.attempt": job.attempt, "forebay.tier": job.tier},
         error=code if attempt.worker is None else None,
     )

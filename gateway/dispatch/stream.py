@@ -10,7 +10,7 @@ from shared import wire
 
 
 class RequestStream:
-    """Of an attempt that a worker has accepted. `leave` is called once, whenever the reader is done."""
+    """The output of an attempt that a worker has accepted. `leave` is called once, when the reader is done."""
 
     def __init__(self, attempt: Attempt, leave: Callable[[Attempt], Awaitable[None]]) -> None:
         self._attempt = attempt
@@ -37,11 +37,11 @@ class RequestStream:
 
     @property
     def completion_tokens(self) -> int:
-        """Over all choices: what has arrived, and the worker's count once it has ended."""
+        """Over all choices: the tokens that arrived or, once the worker has ended it, the worker's count."""
         return self._attempt.completion_tokens
 
     async def next(self, chunks_min: int = 1) -> list[wire.Chunk]:
-        """Chunks that have come, or will, and at least so many but for the last; none after the worker's End.
+        """The next chunks: at least `chunks_min` except at the end; none after the worker's End.
 
         Raises, after all chunks that arrived, WorkerLost, RequestFailed, DeadlineExceeded, Unavailable (NATS away for
         too long, or the worker was shut down).

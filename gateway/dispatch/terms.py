@@ -18,10 +18,10 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def timeout_s(self) -> float:
-        """For how long it is still useful that a worker starts the request."""
+        """For how long starting the request is still useful."""
         return self.wait_s if self.client_s is None else min(self.wait_s, self.client_s)
 
     def after(self, seconds: float) -> "Terms":
-        """What is left of these terms so much later. Never negative."""
+        """What is left of these terms after `seconds`. Never negative."""
         client_s = None if self.client_s is None else max(0.0, self.client_s - seconds)
         return msgspec.structs.replace(self, wait_s=max(0.0, self.wait_s - seconds), client_s=client_s)

@@ -1,6 +1,6 @@
-"""What is derived from booked events: their sums by hour and day, and until when they are complete.
+"""What is derived from booked events: their hourly and daily sums, and the time until which bills are complete.
 
-Any number of ledgers maintain the same sums: one at a time adds new lines to the rollups, in the order of transactions
+Any number of ledgers maintain the same sums. One at a time adds new lines to the rollups, in the order of transactions
 and not of times, so that a line that commits late is neither skipped nor counted twice (`roll_up_usage` in the schema).
 Invariant: `complete_until` never names a time before which NATS had acknowledged an event that is not booked.
 """
@@ -19,7 +19,9 @@ from shared.bus import Bus, BusError
 PERIOD_S: Final = 5.0
 LINES_MAX: Final = 20_000  # taken into the rollups in one transaction
 STATEMENT_TIMEOUT_S: Final = 30.0
-LOOK_SLACK: Final = timedelta(seconds=1)  # what the server may store between looking at the stream and at its clock
+LOOK_SLACK: Final = timedelta(
+    seconds=1
+)  # for what the server may store between the reading of the stream and of its clock
 
 _ROLL_UP: Final = "SELECT roll_up_usage($1)"
 _NOTE: Final = (
@@ -37,7 +39,7 @@ class Completeness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Books:
-    """`run` until cancelled, beside whatever books the events."""
+    """`run` until cancelled, in parallel with the booking of events."""
 
     def __init__(self, bus: Bus, pool: asyncpg.Pool) -> None:
         self._bus = bus
@@ -50,7 +52,7 @@ class Books:
             try:
                 await self.roll_up()
                 await self.look()
-            except asyncpg.DataError as error:  # an answer, though it is among AWAY: it will be the same next time
+            except asyncpg.DataError as error:  # Postgres's answer, though it is in AWAY: a retry would get the same
                 self._log.error("books.failed", error=repr(error))
             except (*pools.AWAY, BusError) as error:
                 self._log.debug("books.waiting", error=repr(error))
@@ -59,20 +61,20 @@ class Books:
             await asyncio.sleep(PERIOD_S)
 
     async def roll_up(self) -> None:
-        """Take everything that has been committed. Raises what `pools.AWAY` names."""
+        """Add all committed lines to the rollups. Raises what `pools.AWAY` names."""
         more = True
         while more:
             [[more]] = await pools.fetch(self._pool, _ROLL_UP, LINES_MAX, timeout_s=STATEMENT_TIMEOUT_S)
 
     async def look(self) -> None:
-        """See how far the events are booked, and write it down. Raises BusError and what `pools.AWAY` names."""
+        """Find out how far events are booked, and store it. Raises BusError and what `pools.AWAY` names."""
         seen = completeness(await jobs.stream_info(self._bus, subjects.USAGE_STREAM))
         await pools.fetch(self._pool, _NOTE, seen.complete_until, seen.pending, timeout_s=STATEMENT_TIMEOUT_S)
         self.completeness = seen
 
 
 def completeness(stream: jobs.StreamInfo) -> Completeness:
-    """An event leaves the stream when it is committed: the oldest one that is left is the first that is missing."""
+    """An event leaves the stream when it is committed, so the oldest one that is left is the first that is missing."""
     pending = stream.state.messages
     return Completeness(
         complete_until=stream.state.first_ts if pending else stream.ts - LOOK_SLACK,

@@ -23,7 +23,7 @@ from shared import jobs, log, subjects, tasks
 from shared.bus import Bus, BusError, translated
 
 BATCH_MAX: Final = 500
-GATHER_S: Final = 0.05  # how long a first event waits for company
+GATHER_S: Final = 0.05  # how long the first event of a batch waits for more
 IDLE_S: Final = 5.0
 TIMEOUT_S: Final = 2.0
 RETRY_S: Final = 1.0
@@ -57,8 +57,8 @@ class Ledger:
             await tasks.stop([books])
 
     async def _serve(self) -> None:
-        """One subscription's life: until nothing has come for a while, or a fault. It is made anew each time, because
-        a pull subscription may stay deaf over a server's restart, and the stream or the consumer may be gone.
+        """One subscription, until nothing has come for a while, or a fault. It is always made anew, because a pull
+        subscription may receive nothing after a server restart, and the stream or the consumer may be gone.
         """
         await self._bus.wait_ready(TIMEOUT_S)
         subscription = await self._subscribe()
@@ -81,8 +81,8 @@ class Ledger:
             return await jetstream.pull_subscribe_bind(subjects.USAGE_CONSUMER, subjects.USAGE_STREAM)
 
     async def _next(self, subscription: JetStreamContext.PullSubscription) -> list[Msg]:
-        """A batch; empty when nothing came for a while. A pull is left to expire and never cancelled, because one that
-        is abandoned goes on swallowing messages at the server.
+        """A batch; empty when nothing came for a while. A pull must expire and is never cancelled, because the server
+        goes on delivering messages to an abandoned one.
         """
         try:
             first = await subscription.fetch(1, timeout=IDLE_S)
@@ -111,7 +111,7 @@ class Ledger:
             await self._bus.publish(message.reply, ACK)
 
     async def _upkeep(self) -> None:
-        """Never in the way of events: what cannot be done now is tried again in a minute."""
+        """Runs apart from the booking of events. What fails is retried in a minute."""
         if time.monotonic() < self._upkeep_at_s:
             return
         try:
@@ -124,6 +124,6 @@ class Ledger:
 
 
 async def _hand_back(messages: list[Msg]) -> None:
-    """For delivery again soon, to whichever ledger; without it they would wait for the consumer's `ack_wait`."""
+    """Ask for immediate redelivery, to any ledger; otherwise the messages would wait for the consumer's `ack_wait`."""
     for message in messages:
         await message.nak(delay=RETRY_S)

@@ -1,7 +1,7 @@
 """Stores what workers say they have billed, for reconciliation (`gateway/db/reconciliation.py`).
 
-Every gateway writes the same rows; the greatest count wins, because a worker's counts only grow, and its name is new at
-each start.
+Every gateway writes the same rows. The greatest count wins, because a worker's counts only grow, and a worker has a new
+name at each start.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _FORGET: Final = "DELETE FROM worker_counters WHERE observed_at < now() - interv
 
 
 class Counters:
-    """`beats()` are the last beats of the workers that are heard. `run` until cancelled."""
+    """`beats()` returns the last beats of the workers that are heard. `run` until cancelled."""
 
     def __init__(self, pool: asyncpg.Pool, beats: Callable[[], Sequence[wire.WorkerBeat]]) -> None:
         self._pool = pool
@@ -44,7 +44,7 @@ class Counters:
                 self._log.debug("counters.postgres_away", error=repr(error))
 
     async def keep(self) -> None:
-        """Write down what was heard, and forget workers of long ago. Raises what `pools.AWAY` names."""
+        """Store the counts, and delete workers of long ago. Raises what `pools.AWAY` names."""
         rows = [(b.worker, b.bills, b.billed_prompt_tokens, b.billed_completion_tokens) for b in self._beats()]
         if rows:
             await pools.fetch(self._pool, _KEEP, *zip(*rows, strict=True), timeout_s=STATEMENT_TIMEOUT_S)

@@ -18,7 +18,7 @@ import msgspec
 Format = Literal["csv", "parquet"]
 Line = tuple[object, ...]
 
-CLOSES_AFTER: Final = timedelta(hours=1)  # longer than a request that was made at the period's end can last
+CLOSES_AFTER: Final = timedelta(hours=1)  # longer than a request can run that began at the period's end
 LINES_AT_ONCE: Final = 5_000
 
 COLUMNS: Final = {
@@ -88,8 +88,8 @@ class LineWriter(Protocol):
 
 
 async def bounds(connection: asyncpg.Connection, start: datetime, end: datetime, *, close: bool) -> Bounds:
-    """What an export of [start, end) holds now, or held when that was closed. Raises NotComplete when it is to be
-    closed and cannot be yet.
+    """What an export of [start, end) contains now, or contained when that period was closed. Raises NotComplete if it
+    is to be closed and cannot be yet.
     """
     closed = await connection.fetchrow(_CLOSED, start, end)
     if closed is not None:
@@ -122,7 +122,7 @@ async def write(connection: asyncpg.Connection, within: Bounds, writer: LineWrit
 
 
 async def record(connection: asyncpg.Connection, within: Bounds, form: Format, exported: Exported) -> None:
-    """Raises asyncpg.ExclusionViolationError when a period that overlaps was closed meanwhile."""
+    """Raises asyncpg.ExclusionViolationError if an overlapping period was closed in the meantime."""
     await connection.execute(
         "INSERT INTO billing_exports (period_from, period_to, late_xid, until_xid, closing, format, row_count,"
         " total_micro, sha256) VALUES ($1, $2, $3::text::xid8, $4::text::xid8, $5, $6, $7, $8, $9)",

@@ -1,6 +1,6 @@
-"""The two forms of an export. Both are functions of the lines alone: the same lines give the same bytes.
+"""The two formats of an export. Both are functions of the lines alone: the same lines give the same bytes.
 
-CSV needs nothing; Parquet needs pyarrow, the extra `export`, which is imported only when it is asked for.
+CSV needs no library. Parquet needs pyarrow (the extra `export`), which is imported only when it is used.
 """
 
 import csv
@@ -11,7 +11,7 @@ from typing import Any
 
 from gateway.ledger.export import COLUMNS, Format, Line, LineWriter
 
-FORMULA = ("=", "+", "-", "@", "\t", "\n")  # with which a text becomes one to a spreadsheet
+FORMULA = ("=", "+", "-", "@", "\t", "\n")  # first characters that make a spreadsheet read a text as a formula
 
 
 class FormatMissing(Exception):

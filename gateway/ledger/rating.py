@@ -23,7 +23,7 @@ UNPRICED: Final[Rating] = (None, None)
 
 
 async def rate(connection: PoolConnectionProxy, batch: list[Row], *, timeout_s: float) -> list[Rating]:
-    """One for each row, in their order."""
+    """One rating per row, in the same order."""
     columns = (
         literal([row.model_id for row in batch]),
         literal([row.tenant_id for row in batch]),

@@ -40,7 +40,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(payload: bytes) -> Row:
-    """Raises ValueError (msgspec's errors are ValueErrors too) with the reason why this is no bill."""
+    """Raises ValueError (msgspec's errors are ValueErrors too) with the reason why this is not a bill."""
     event = wire.decode(payload, wire.UsageEvent)
     request_id = _uuid("request", event.request)
     if request_id.version != 7:

@@ -49,7 +49,7 @@ _TYPED: Final = ", ".join(f"{column} {kind}" for column, kind in _TYPES.items())
 
 
 class Charge(msgspec.Struct, frozen=True, kw_only=True):
-    """A usage event that was booked just now, and what it costs. Fields are columns that the insert returns."""
+    """A usage event that was booked just now, and its cost. Fields are columns that the insert returns."""
 
     request_id: uuid.UUID
     occurred_at: datetime
@@ -75,7 +75,7 @@ _SPEND: Final = (
 _CLOSE: Final = "SELECT close_reservations($1::text::uuid[], $2::text::timestamptz[])"
 _REJECT: Final = "INSERT INTO usage_rejected (digest, payload, reason) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
 
-# What Postgres says when the fault is the row's and not its own: data (22), integrity (23).
+# Classes of errors that mean that the row is at fault: data (22), integrity (23).
 _FAULTY_ROW: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
 
 
@@ -99,7 +99,7 @@ class Writer:
         await self._write(good)
 
     async def upkeep(self) -> None:
-        """Partitions of the days ahead, and the feed of changes cut short. Raises what `pools.AWAY` names."""
+        """Create the partitions of the coming days, and prune the feed of changes. Raises what `pools.AWAY` names."""
         async with self._pool.acquire(timeout=STATEMENT_TIMEOUT_S) as connection:
             await connection.execute("SELECT make_usage_partitions($1)", PARTITIONS_DAYS, timeout=STATEMENT_TIMEOUT_S)
             await connection.execute("SELECT prune_config_changes()", timeout=STATEMENT_TIMEOUT_S)

@@ -1,4 +1,6 @@
-"""/admin/v1/fleet: the workers, what waits for them, and the pools that fail, as the answering gateway knows them."""
+"""/admin/v1/fleet: the workers, the queues, and the pools whose circuit is open, as seen by the gateway that
+answers.
+"""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""/admin/v1/keys. A key's text is in the answer that makes or rotates it, once, and kept nowhere."""
+"""/admin/v1/keys. A key's text appears once, in the answer that creates or rotates it, and is never stored."""
 
 from datetime import datetime
 from typing import Annotated, Final, Literal
@@ -39,7 +39,7 @@ class NewKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class KeyChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is left out stays; null takes a list or the expiry away."""
+    """Fields that are left out stay as they are; null removes a list or the expiry."""
 
     name: Note | UnsetType = UNSET
     models: Models | UnsetType | None = UNSET

@@ -1,4 +1,4 @@
-"""Networks as administrators write them: one spelling each."""
+"""Networks as administrators write them, in one spelling each."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ Network = Annotated[str, msgspec.Meta(max_length=LENGTH_MAX, description="An add
 
 
 def checked(networks: list[str] | None) -> list[str] | None:
-    """Raises InvalidRequest for a text that is no network, or has bits set below its mask."""
+    """Raises InvalidRequest for a text that is not a network, or has bits set below its mask."""
     try:
         return None if networks is None else [str(address.network(text)) for text in networks]
     except ValueError as error:

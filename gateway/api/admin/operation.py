@@ -1,4 +1,4 @@
-"""One operation of the administrators' API: its method, its path, its types, and the function that does it."""
+"""One operation of the administrators' API: its method, path and types, and the function that carries it out."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from gateway.services import Services
 
 @dataclass(slots=True, frozen=True)
 class Call:
-    """One call while it is served: everything it changes is one transaction of `connection`."""
+    """One call while it is served. All its changes are in one transaction of `connection`."""
 
     connection: AsyncConnection
     author: Author

@@ -26,7 +26,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """`last_id` is the `after` of the next page. What is made meanwhile moves nothing on pages already read."""
+    """`last_id` is the `after` of the next page. Rows created meanwhile do not shift pages that were already read."""
 
     object: str = "list"
     data: list[T]

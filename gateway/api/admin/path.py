@@ -7,7 +7,7 @@ from gateway.errors import ObjectNotFound
 
 
 def row_id(call: Call, name: str) -> uuid.UUID:
-    """The id that the path has at {name}. Raises ObjectNotFound for a text that is no id, as for one of nothing."""
+    """The id in the path at {name}. Raises ObjectNotFound for a text that is not an id, as for an id of nothing."""
     try:
         return uuid.UUID(call.path[name])
     except ValueError:

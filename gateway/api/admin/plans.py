@@ -24,7 +24,7 @@ class NewPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class PlanChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is left out stays."""
+    """Fields that are left out stay as they are."""
 
     tier: Tier | UnsetType = UNSET
     limits: Limits = NO_LIMITS

@@ -1,8 +1,8 @@
-"""From functions to routes.
+"""Turns functions into routes.
 
 `get`, `post`, `put`, `patch` and `delete` take an async function of `call` and, if it needs them, `query` and `body`.
-Its annotations are the types that it reads and answers, and its docstring is its description; the OpenAPI document is
-made from the same, so the two cannot differ.
+Its annotations are the types of its input and its answer, and its docstring is its description. The OpenAPI document is
+made from the same annotations, so the two cannot differ.
 """
 
 from collections.abc import Callable

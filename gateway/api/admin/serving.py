@@ -1,8 +1,8 @@
 """How every call of the administrators' API is served: key, place at the gate, body, one transaction, answer.
 
-A call with an Idempotency-Key is done once: its answer is stored in the transaction of its change, so a repeat gets the
-same answer and changes nothing, and a call that failed or was cut off has left nothing behind and may be repeated. Does
-not know what is administered.
+A call with an Idempotency-Key is carried out once: its answer is stored in the transaction of its change, so a repeat
+gets the same answer and changes nothing, and a call that failed or was cut off has left nothing behind and may be
+repeated. Does not know what is administered.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from shared import log
 logger = log.get("gateway.admin")
 
 CALL_S: Final = 15.0
-PLACES: Final = 64  # of administrators, beyond those of requests: a full gateway can still be told what to refuse
+PLACES: Final = 64  # for administrators, beyond the places of requests: a full gateway can still be managed
 RETRY_AFTER_MS: Final = 1_000
 REPLAYED: Final = {"idempotent-replayed": "true"}
 
@@ -120,7 +120,7 @@ def _call(
 
 @dataclass(slots=True, frozen=True)
 class _Repeatable:
-    """A call that names itself."""
+    """A call with an Idempotency-Key."""
 
     owner: idempotency.Owner
     fingerprint: bytes
@@ -129,7 +129,7 @@ class _Repeatable:
 def _repeatable(
     request: Request[Any, Any, Any], operation: Operation, principal: Principal, data: bytes
 ) -> _Repeatable | None:
-    """Raises InvalidRequest for a key that is none."""
+    """Raises InvalidRequest for a malformed Idempotency-Key."""
     keys = headers.values(request.scope, b"idempotency-key")
     if operation.method != "POST" or not keys:
         return None
@@ -157,7 +157,7 @@ async def _once(
     call: Call,
     arguments: dict[str, msgspec.Struct],
 ) -> Response[bytes]:
-    """Do it, unless it has been done. Raises Conflict, InvalidRequest, CatalogueError."""
+    """Carry out the call unless it was already. Raises Conflict, InvalidRequest, CatalogueError."""
     if repeatable is None:
         return _response(await operation.run(call, **arguments), operation.status)
     if not await idempotency.claim(connection, repeatable.owner):

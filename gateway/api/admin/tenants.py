@@ -23,7 +23,7 @@ class NewTenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class TenantChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is left out stays."""
+    """Fields that are left out stay as they are."""
 
     plan: Name | UnsetType = UNSET
     status: Status | UnsetType = UNSET

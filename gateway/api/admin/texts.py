@@ -1,4 +1,4 @@
-"""The texts that administrators send, with the forms that the schema of the database demands of them."""
+"""The types of the texts that administrators send, in the forms that the database's schema demands."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ from gateway.auth import keys
 
 
 def form(pattern: str) -> str:
-    """The pattern of a whole text: in Python a `$` alone also stands before a last line feed."""
+    """The pattern of a whole text: in Python, `$` alone also matches before a final line feed."""
     return rf"^{pattern}$(?!\n)"
 
 

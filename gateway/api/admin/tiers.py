@@ -16,7 +16,7 @@ Most = Annotated[int, msgspec.Meta(ge=0, le=10_000_000_000, description="0 lets 
 
 
 class TierChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is left out stays; null is no bound of its own."""
+    """Fields that are left out stay as they are; null removes a bound."""
 
     wait_ms_max: Wait | UnsetType = UNSET
     first_token_ms_max: Wait | UnsetType | None = UNSET

@@ -31,7 +31,9 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
-    """`has_more`: there are too many tenants for one answer, ask for one. `completeness` null: no ledger has looked."""
+    """`has_more`: there are too many rows for one answer; ask for one tenant. `completeness` null: no ledger has
+    reported yet.
+    """
 
     data: list[UsageRow]
     has_more: bool
@@ -51,7 +53,9 @@ class AdjustmentQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_field
 @get("/usage")
 async def get_usage(call: Call, query: UsageQuery) -> UsageReport:
     """Requests, tokens and cost by tenant and model, and until when bills are complete."""
-    completeness = await reconciliation.completeness(call.connection)  # first: what it says is in the sums
+    completeness = await reconciliation.completeness(
+        call.connection
+    )  # before the sums are read, so that they include at least this much
     rows = await usage.totals(
         call.connection, tenant=query.tenant, since=query.since, until=query.until, rows_max=ROWS_MAX + 1
     )

@@ -1,1 +1,1 @@
-"""What this server answers, described for programs (OpenAPI 3.1) and people, without a network."""
+"""The description of this server's API, for programs (OpenAPI 3.1) and for people, without a network."""

@@ -141,7 +141,7 @@ def _in_query(kind: type[msgspec.Struct]) -> list[Json]:
 
 
 def _without_null(schema: Json) -> Json:
-    """The schema without null: a query cannot state null, it leaves the parameter out."""
+    """The schema without null: a query cannot express null, it leaves the parameter out."""
     options: list[Json] = [option for option in schema.get("anyOf", ()) if option.get("type") != "null"]
     return options[0] if len(options) == 1 else schema
 

@@ -35,8 +35,8 @@ def render(document: Mapping[str, Any]) -> bytes:
 
 
 def _folded(title: str, summary: str, described: Any, *, anchor: str = "") -> str:
-    told = msgspec.json.format(msgspec.json.encode(described), indent=2).decode()
+    text = msgspec.json.format(msgspec.json.encode(described), indent=2).decode()
     return (
         f'<details id="{html.escape(anchor)}"><summary><code>{html.escape(title)}</code> {html.escape(summary)}'
-        f"</summary><pre>{html.escape(told)}</pre></details>"
+        f"</summary><pre>{html.escape(text)}</pre></details>"
     )

@@ -1,4 +1,4 @@
-"""GET /openapi.json and /docs, for whoever asks: they say what the API is and nothing of who uses it."""
+"""GET /openapi.json and /docs, without a key: they describe the API and reveal nothing about its users."""
 
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -12,16 +12,16 @@ from gateway.api.openapi import document, page
 
 
 def routes(administration: Sequence[HTTPRouteHandler]) -> tuple[HTTPRouteHandler, HTTPRouteHandler]:
-    """Built once: the answers are bytes."""
+    """The documents are encoded once, here."""
     built = document.build((route.opt[OPT] for route in administration), version=version("forebay"))
-    told, shown = msgspec.json.encode(built), page.render(built)
+    json_document, html_page = msgspec.json.encode(built), page.render(built)
 
     @get("/openapi.json", sync_to_thread=False)
     def openapi_json() -> Response[bytes]:
-        return Response(told, media_type=MediaType.JSON)
+        return Response(json_document, media_type=MediaType.JSON)
 
     @get("/docs", sync_to_thread=False)
     def docs() -> Response[bytes]:
-        return Response(shown, media_type="text/html; charset=utf-8", headers=page.HEADERS)
+        return Response(html_page, media_type="text/html; charset=utf-8", headers=page.HEADERS)
 
     return openapi_json, docs

@@ -1,8 +1,8 @@
-"""Tenants, plans, tiers, keys, quotas and models, as an operator manages them, by the API or the command line.
+"""Tenants, plans, tiers, keys, quotas and models, as operators manage them through the API or the command line.
 
 Each function that changes something is one transaction, or part of the caller's if it is given a connection, and writes
-its row of the audit log; the schema's triggers notify the gateways. Knows the caller only by the name that goes into
-the audit log.
+its row of the audit log; the schema's triggers notify the gateways. Knows the caller only as the author in the audit
+log.
 """
 
 from gateway.db.catalogue.errors import AlreadyExists, CatalogueError, NotFound, Refused

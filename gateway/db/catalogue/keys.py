@@ -1,4 +1,4 @@
-"""API keys: making, changing, rotating, revoking. Of a secret only its digest comes here."""
+"""API keys: create, change, rotate, revoke. Of a secret, only its digest comes here."""
 
 import uuid
 from collections.abc import Collection
@@ -83,14 +83,14 @@ def _row(row: Any) -> KeyRow:
 
 
 async def list_keys(database: Database, tenant: str | None = None, paging: Paging = EVERYTHING) -> list[KeyRow]:
-    """All keys, or a tenant's, oldest first. Nothing of a secret but its last four characters is stored to be shown.
+    """All keys, or a tenant's, oldest first. Of a secret, only the last four characters are stored in readable form.
     Raises NotFound (tenant).
     """
-    asked = _keys()
+    statement = _keys()
     async with connected(database) as connection:
         if tenant is not None:
-            asked = asked.where(tenants.c.id == (await find_tenant(connection, tenant)).id)
-        rows = (await connection.execute(paging.of(asked, api_keys.c.id))).all()
+            statement = statement.where(tenants.c.id == (await find_tenant(connection, tenant)).id)
+        rows = (await connection.execute(paging.of(statement, api_keys.c.id))).all()
     return [_row(row) for row in rows]
 
 
@@ -166,9 +166,9 @@ async def update_key(
 
 
 async def rotate_key(database: Database, record: KeyRecord, *, overlap_s: int, by: Author = SYSTEM) -> KeyRow:
-    """Give the key of that public id a new secret, made by `keys.renew`. The one before works for `overlap_s` more. Of
-    the secrets before that none does: while one would, only a rotation without overlap is taken. Raises NotFound,
-    Refused.
+    """Replace the secret of a key by one made by `keys.renew`. The previous secret works for `overlap_s` more seconds,
+    and older ones stop. While an older one is still within its overlap, only a rotation without overlap is accepted.
+    Raises NotFound, Refused.
     """
     async with transaction(database, f"the key {record.public_id}") as connection:
         before = await _locked(connection, record.public_id)
@@ -185,7 +185,7 @@ async def rotate_key(database: Database, record: KeyRecord, *, overlap_s: int, b
 
 
 async def revoke_key(database: Database, public_id: str, *, by: Author = SYSTEM) -> KeyRow:
-    """Idempotent; the first revocation's time stays. Raises NotFound."""
+    """Idempotent: the time of the first revocation is kept. Raises NotFound."""
     async with transaction(database, f"the key {public_id}") as connection:
         before = await _locked(connection, public_id)
         if before.revoked_at is not None:

@@ -1,4 +1,4 @@
-"""Limits as an operator states them, by metric; zero, null and leaving a metric out mean three different things."""
+"""Limits by metric, as an operator states them. Zero, null and leaving a metric out mean three different things."""
 
 import uuid
 from typing import Annotated, Any
@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from gateway.db.tables import quotas
 from shared.ids import uuid7
 
-ALLOWED_MAX = 1_000_000_000_000_000  # of a budget; the schema holds what is per minute or at once to less
+ALLOWED_MAX = 1_000_000_000_000_000  # of a budget; the schema has a lower maximum for the other metrics
 
 Allowed = Annotated[int, msgspec.Meta(ge=0, le=ALLOWED_MAX)]
 Limit = Allowed | None | UnsetType
@@ -21,7 +21,9 @@ UNIQUE = "quotas_scope_metric_unique"
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """By metric: left out says nothing (a tenant then has its plan's), null is unlimited, 0 allows none."""
+    """By metric. Left out: no limit of its own here (a tenant then has its plan's). Null: unlimited. 0: nothing is
+    allowed.
+    """
 
     rpm: Limit = UNSET
     tpm: Limit = UNSET
@@ -41,7 +43,7 @@ NO_LIMITS = Limits()
 
 
 def limits_of(scope: "ColumnElement[Any]", owner: "ColumnElement[Any]") -> "ScalarSelect[Any]":
-    """A column for a statement over `owner`'s table: its own quotas of all models together, by metric."""
+    """A column for a select from `owner`'s table: its own quotas that apply to all models, by metric."""
     mine = (scope == owner) & quotas.c.model_id.is_(None)
     own = select(func.jsonb_object_agg(quotas.c.metric, quotas.c.allowed)).where(mine)
     return own.correlate_except(quotas).scalar_subquery()
@@ -52,7 +54,7 @@ def read(column: dict[str, int | None] | None) -> Limits:
 
 
 async def write(connection: AsyncConnection, scope: str, scope_id: uuid.UUID, limits: Limits) -> None:
-    """Set the stated limits; those that are not stated stay, and so do the burst and mode of those that are."""
+    """Set the stated limits. Limits that are not stated stay, and so do the burst and the mode of those that are."""
     rows = [
         {"id": uuid7(), scope: scope_id, "metric": metric, "allowed": allowed}
         for metric, allowed in limits.stated().items()

@@ -1,4 +1,4 @@
-"""Models as rows: open to everybody, or only to those with a grant. The rows themselves are made by their workers."""
+"""Models as rows: open to everybody, or only to those with a grant. Workers' cards create the rows."""
 
 import uuid
 from datetime import datetime
@@ -91,11 +91,11 @@ async def set_access(database: Database, name: str, access: Access, *, by: Autho
 
 async def list_grants(database: Database, *, model: str | None = None, paging: Paging = EVERYTHING) -> list[GrantRow]:
     """All, or those of a model. Raises NotFound (model)."""
-    asked = _grants()
+    statement = _grants()
     async with connected(database) as connection:
         if model is not None:
-            asked = asked.where(models.c.id == (await find_model(connection, model)).id)
-        rows = (await connection.execute(paging.of(asked, model_grants.c.id))).mappings()
+            statement = statement.where(models.c.id == (await find_model(connection, model)).id)
+        rows = (await connection.execute(paging.of(statement, model_grants.c.id))).mappings()
     return [GrantRow(**row) for row in rows]
 
 

@@ -1,4 +1,4 @@
-"""Pages of a list: so many rows after a given one, by the primary key, so that new rows do not shift later pages."""
+"""Pages of a list: a number of rows after a given one, by primary key, so that new rows do not shift later pages."""
 
 import uuid
 from typing import Any
@@ -13,11 +13,11 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True):
     after: uuid.UUID | None = None
     rows_max: int | None = None
 
-    def of(self, asked: "Select[*tuple[Any, ...]]", key: "ColumnElement[Any]") -> "Select[*tuple[Any, ...]]":
-        asked = asked.order_by(key)
+    def of(self, statement: "Select[*tuple[Any, ...]]", key: "ColumnElement[Any]") -> "Select[*tuple[Any, ...]]":
+        statement = statement.order_by(key)
         if self.after is not None:
-            asked = asked.where(key > self.after)
-        return asked if self.rows_max is None else asked.limit(self.rows_max)
+            statement = statement.where(key > self.after)
+        return statement if self.rows_max is None else statement.limit(self.rows_max)
 
 
 EVERYTHING = Paging()

@@ -57,8 +57,8 @@ async def find_plan(database: Database, name: str) -> PlanRow:
 async def plan_of_tier(database: Database, tier: int) -> str:
     """The oldest plan of that tier. Raises NotFound."""
     async with connected(database) as connection:
-        asked = select(plans.c.name).where(plans.c.tier == tier).order_by(plans.c.created_at, plans.c.name).limit(1)
-        name = (await connection.execute(asked)).scalar_one_or_none()
+        statement = select(plans.c.name).where(plans.c.tier == tier).order_by(plans.c.created_at, plans.c.name).limit(1)
+        name = (await connection.execute(statement)).scalar_one_or_none()
     if name is None:
         raise NotFound(f"there is no plan of tier {tier}")
     return name
@@ -86,7 +86,7 @@ async def update_plan(
     limits: Limits = NO_LIMITS,
     by: Author = SYSTEM,
 ) -> PlanRow:
-    """Every tenant of the plan is concerned at once. Raises NotFound (plan, tier), Refused."""
+    """The change applies to every tenant of the plan at once. Raises NotFound (plan, tier), Refused."""
     async with transaction(database, f"the plan {name}") as connection:
         await connection.execute(select(plans.c.id).where(plans.c.name == name).with_for_update())
         before = await find_plan(connection, name)

@@ -1,4 +1,4 @@
-"""Quotas one by one: of a plan, a tenant or a key, with what `Limits` leaves out: a model's, burst and mode."""
+"""Single quotas of a plan, a tenant or a key, with the parts that `Limits` leaves out: one model's, burst and mode."""
 
 import uuid
 from datetime import datetime
@@ -23,7 +23,7 @@ from gateway.db.tables import api_keys, models, plans, quotas, tenants
 from shared.ids import uuid7
 
 BURSTING = ("rpm", "tpm")
-Mode = Literal["enforce", "shadow"]  # shadow: counted when it would have refused, and never refusing
+Mode = Literal["enforce", "shadow"]  # shadow: a request that it would refuse is counted, and admitted
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ def _quotas() -> "Select[*tuple[Any, ...]]":
 
 async def list_quotas(database: Database, scope: Scope | None = None, paging: Paging = EVERYTHING) -> list[QuotaRow]:
     """All, or those of everything that `scope` names. Raises NotFound (plan, tenant, key, model)."""
-    asked = _quotas()
+    statement = _quotas()
     wanted = scope or Scope()
     async with connected(database) as connection:
         for column, name, find in (
@@ -83,8 +83,8 @@ async def list_quotas(database: Database, scope: Scope | None = None, paging: Pa
             (quotas.c.model_id, wanted.model, find_model),
         ):
             if name is not None:
-                asked = asked.where(column == (await find(connection, name)).id)
-        rows = (await connection.execute(paging.of(asked, quotas.c.id))).mappings()
+                statement = statement.where(column == (await find(connection, name)).id)
+        rows = (await connection.execute(paging.of(statement, quotas.c.id))).mappings()
     return [QuotaRow(**row) for row in rows]
 
 

@@ -1,4 +1,4 @@
-"""Tenants: who pays."""
+"""Tenants: the customers who are billed."""
 
 import uuid
 from datetime import datetime
@@ -35,8 +35,8 @@ class TenantRow(msgspec.Struct, frozen=True, kw_only=True):
 
 def _tenants() -> "Select[*tuple[Any, ...]]":
     own = own_limits.limits_of(quotas.c.tenant_id, tenants.c.id)
-    asked = select(tenants, plans.c.name.label("plan"), plans.c.tier, own.label("limits"))
-    return asked.join(plans, plans.c.id == tenants.c.plan_id)
+    statement = select(tenants, plans.c.name.label("plan"), plans.c.tier, own.label("limits"))
+    return statement.join(plans, plans.c.id == tenants.c.plan_id)
 
 
 def _row(row: Any) -> TenantRow:

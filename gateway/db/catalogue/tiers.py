@@ -15,7 +15,7 @@ from gateway.db.tables import tiers
 
 
 class TierRow(TierBounds, frozen=True, kw_only=True):
-    """0 is the most urgent. Bounds in milliseconds, requests and prompt tokens; None is no bound of its own."""
+    """Tier 0 is the most urgent. Bounds are in milliseconds, requests and prompt tokens; None is no bound."""
 
     id: int
     name: str
@@ -39,7 +39,7 @@ async def find_tier(database: Database, tier: int) -> TierRow:
 async def update_tier(
     database: Database, tier: int, bounds: Mapping[str, int | UnsetType | None], *, by: Author = SYSTEM
 ) -> TierRow:
-    """Bounds by the names of `TierBounds`; what is unset stays. Raises NotFound, Refused."""
+    """`bounds` by the names of `TierBounds`; unset ones stay. Raises NotFound, Refused."""
     values = {name: bounds[name] for name in TierBounds.__struct_fields__ if bounds.get(name, UNSET) is not UNSET}
     async with transaction(database, f"the tier {tier}") as connection:
         await connection.execute(select(tiers.c.id).where(tiers.c.id == tier).with_for_update())

@@ -1,4 +1,4 @@
-"""One transaction per change, or a part of the caller's; turns what the schema refuses into errors of the catalogue."""
+"""One transaction per change, or a part of the caller's. Turns the schema's refusals into errors of the catalogue."""
 
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from gateway.db.catalogue.errors import AlreadyExists, CatalogueError, Refused
 
 Database = AsyncEngine | AsyncConnection
-"""An engine: the function is a transaction of its own. A connection: it is part of the one that is open there."""
+"""An engine: the function opens its own transaction. A connection: the function joins the transaction open on it."""
 
 UNIQUE_VIOLATION = "23505"
 FOREIGN_KEY_VIOLATION = "23503"
@@ -19,7 +19,7 @@ DATA_EXCEPTION = "22"  # a number out of its type's range, a text with a NUL
 
 @asynccontextmanager
 async def connected(database: Database) -> AsyncGenerator[AsyncConnection]:
-    """To read. Raises Refused for a text or number that Postgres cannot hold."""
+    """A connection for reading. Raises Refused for a text or number that Postgres cannot hold."""
     with _refusing("this"):
         if isinstance(database, AsyncConnection):
             yield database
@@ -30,7 +30,7 @@ async def connected(database: Database) -> AsyncGenerator[AsyncConnection]:
 
 @asynccontextmanager
 async def transaction(database: Database, what: str) -> AsyncGenerator[AsyncConnection]:
-    """To change `what`, which the error's message names. Raises AlreadyExists, Refused."""
+    """A transaction that changes `what`, which an error's message names. Raises AlreadyExists, Refused."""
     with _refusing(what):
         if isinstance(database, AsyncConnection):
             yield database
@@ -64,6 +64,6 @@ def _refusal(error: DBAPIError, what: str) -> CatalogueError | None:
 
 
 def _constraint(error: DBAPIError) -> str:
-    """The constraint's name, which is written to be read: quotas_allowed_range, tenants_name_form."""
+    """The constraint's name, which is meant to be read by people: quotas_allowed_range, tenants_name_form."""
     cause = error.orig.__cause__ if error.orig is not None else None
     return str(getattr(cause, "constraint_name", None) or "a constraint of the schema")

@@ -15,7 +15,7 @@ def decide(*limits: Limit, tokens: int = 10, left: int = 0, held: int = 0) -> De
     """Against buckets that all hold `left` and caps of which all is `held`."""
     wanted = claims.of(demand(*limits, tokens=tokens, cost_micro=tokens))
     levels = [Level(left * UNITS, 0)] * len(wanted.buckets)
-    return claims.told(wanted, claims.decide(wanted, levels, [held] * len(wanted.caps), 0, leases_us=LEASES_US))
+    return claims.decision(wanted, claims.decide(wanted, levels, [held] * len(wanted.caps), 0, leases_us=LEASES_US))
 
 
 def test_buckets_are_in_key_order_and_what_is_unlimited_makes_no_claim() -> None:
