@@ -22,12 +22,13 @@ from kernels.cpu_loops import FAST, add_norm_row, attend, norm_row, rope_row, si
 from kernels.packed_matmul import ROWS_FEW, few_rows, many_rows
 from kernels.prompt_attention import attend_part, copy_group, extents
 from kernels.rounded_matmul import all_rows, round_row
-from kernels.shared_work import await_done, claim, done
+from kernels.shared_work import ITEMS_WON_MAX, await_done, claim, done, take, wins
 from kernels.vector_code import LANES
 
 PHASES, PHASES_PROMPT = 10, 2  # of a layer, and for each prompt in it
 ADDRESSES = 22  # of a layer's arrays: 4 products of 4 each, 2 norms, 2 norms of heads, keys, values
 SHARES = 8  # items of a product for each thread: enough to even out, too few to count
+FIXED = 3  # rows: what a product of one costs beyond its share of a product of many
 
 
 def _emit_array_at(_typing: Any, address: Any, like: Any) -> Any:
@@ -82,6 +83,19 @@ def _choose_round(x: Any, bits: Any, row: int) -> Any:  # noqa: ARG001  # pyrigh
 
 
 @njit(nogil=True, cache=True)
+def _tiles(x: Any, bits: Any, weight: Any, bias: Any, first: int, out: Any) -> None:
+    """As many tiles from `first` on as `out` holds."""
+    end = first + out.shape[1] // LANES
+    own = weight[0][first:end], weight[1][first:end], weight[2][first:end]
+    for tile in range(end - first):
+        _tile(x, bits, own, out, tile)
+    if bias.shape[0]:
+        for row in range(out.shape[0]):
+            for i in range(out.shape[1]):
+                out[row, i] += bias[first * LANES + i]
+
+
+@njit(nogil=True, cache=True)
 def project(x: Any, bits: Any, like: Any, addresses: Any, out: Any, shares: int, counts: Any, phase: Any) -> None:
     """Out = x @ weight.T + bias; all threads do it together. A bias of no numbers is none.
 
@@ -90,20 +104,21 @@ def project(x: Any, bits: Any, like: Any, addresses: Any, out: Any, shares: int,
     """
     weight = _array_at(addresses[0], like[0]), _array_at(addresses[1], like[1]), _array_at(addresses[2], like[2])
     bias = _array_at(addresses[3], like[3])
-    tiles = like[0].shape[0]
-    each = max(1, tiles // shares)
+    rows, tiles = x.shape[0], like[0].shape[0]
+    each = max((tiles + ITEMS_WON_MAX - 1) // ITEMS_WON_MAX, tiles // shares)
     items = (tiles + each - 1) // each
-    item = claim(counts, phase)
+    patience = each * like[0].shape[1] * (rows + FIXED) // 2
+    room = np.empty(rows * each * LANES, np.float32)
+    item = take(counts, phase, items, patience)
     while item < items:
-        for tile in range(item * each, min(tiles, (item + 1) * each)):
-            _tile(x, bits, weight, out, tile)
-            if bias.shape[0]:
-                for row in range(out.shape[0]):
-                    for i in range(tile * LANES, (tile + 1) * LANES):
-                        out[row, i] += bias[i]
-        done(counts, phase)
-        item = claim(counts, phase)
-    await_done(counts, phase, items)
+        first = item * each
+        width = (min(tiles, first + each) - first) * LANES
+        mine = room[: rows * width].reshape(rows, width)
+        _tiles(x, bits, weight, bias, first, mine)
+        if wins(counts, phase, item):
+            out[:, first * LANES : first * LANES + width] = mine
+            done(counts, phase)
+        item = take(counts, phase, items, patience)
 
 
 @njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
@@ -137,17 +152,29 @@ def attend_decodes(
     q: Any, keys: Any, values: Any, decodes: Any, window: int, scale: Any, out: Any, counts: Any, phase: Any
 ) -> None:
     rows, sequences, tables, contexts, heads = decodes
-    parts = keys.shape[2] // heads
-    items = rows.shape[0] * parts
-    item = claim(counts, phase)
+    parts, own = keys.shape[2] // heads, heads * q.shape[1] // keys.shape[2]
+    wanted = rows.shape[0] * parts
+    each = max(1, (wanted + ITEMS_WON_MAX - 1) // ITEMS_WON_MAX)
+    items = (wanted + each - 1) // each
+    mine = np.empty((each, q.shape[1], q.shape[2]), np.float32)
+    patience = 0
+    for sequence in sequences:
+        patience = max(patience, 2 * each * heads * contexts[sequence])
+    item = take(counts, phase, items, patience)
     while item < items:
-        row, sequence = rows[item // parts], sequences[item // parts]
-        context = contexts[sequence]
-        first = max(0, context - window) if window > 0 else 0
-        attend(q[row], keys, values, tables[sequence], item % parts * heads, heads, first, context, scale, out[row])
-        done(counts, phase)
-        item = claim(counts, phase)
-    await_done(counts, phase, items)
+        start, end = item * each, min(wanted, (item + 1) * each)
+        for one in range(start, end):
+            row, sequence = rows[one // parts], sequences[one // parts]
+            context = contexts[sequence]
+            first = max(0, context - window) if window > 0 else 0
+            head, result = one % parts * heads, mine[one - start]
+            attend(q[row], keys, values, tables[sequence], head, heads, first, context, scale, result)
+        if wins(counts, phase, item):
+            for one in range(start, end):
+                head = one % parts * own
+                out[rows[one // parts], head : head + own] = mine[one - start, head : head + own]
+            done(counts, phase)
+        item = take(counts, phase, items, patience)
 
 
 @njit(nogil=True, cache=True)

@@ -18,7 +18,7 @@ from kernels.cpu_layers import ADDRESSES, PHASES, PHASES_PROMPT, SHARES, layers,
 from kernels.crew import Crew
 from kernels.ops import Ops
 from kernels.packed_weight import fresh
-from kernels.shared_work import ledger
+from kernels.shared_work import ITEMS_WON_MAX, ledger
 from kernels.vector_code import GROUP, LANES
 from worker.models.compiled_linear import CompiledLinear
 from worker.models.config import ModelConfig
@@ -117,14 +117,13 @@ class SharedLinear:
 
     def __init__(self, linear: CompiledLinear, crew: Crew) -> None:
         self.nbytes, self._outputs, self._crew = linear.nbytes, linear.weight.outputs, crew
-        self._shares = numba.get_num_threads() * SHARES
         self._arrays = _arrays_of_linear(linear)
         self._addresses = np.array([array.ctypes.data for array in self._arrays], np.int64)
 
     def __call__(self, x: Tensor) -> Tensor:
         out, array = fresh((len(x), self._outputs))
         self._crew.call(
-            project, x.numpy(), _NONE, self._arrays, self._addresses, array, self._shares, ledger(1), np.int64(0)
+            project, x.numpy(), _NONE, self._arrays, self._addresses, array, ITEMS_WON_MAX, ledger(1), np.int64(0)
         )
         return out
 
