@@ -42,6 +42,7 @@ class Load(msgspec.Struct, frozen=True):
     report: Report
     cpu_s: float  # of the gateway, until the last bill was written
     bills_s: float  # from the last answer to the last bill
+    by_process_s: dict[str, float]  # processor time of each process of the stack, over the same while
 
 
 @dataclass(slots=True)
@@ -55,7 +56,7 @@ class Bench:
 
     async def load(self, workload: Workload, *, clients: int, requests: int) -> Load:
         """Send, and wait for the bills. Raises BenchError when a request failed, or was not billed once."""
-        cpu_s = self.stack.cpu_s(launch.GATEWAY)
+        before_s = self.stack.cpu_by_process_s()
         report = await load.closed(self.client, workload, clients=clients, requests=requests)
         self.sent += requests
         if report.failures:
@@ -65,7 +66,8 @@ class Bench:
         if billed != self.sent:
             raise BenchError(f"{self.sent} requests were answered and {billed} billed")
         bills_s = time.perf_counter() - answered_s
-        return Load(report, self.stack.cpu_s(launch.GATEWAY) - cpu_s, bills_s)
+        by_process_s = {name: at_s - before_s[name] for name, at_s in self.stack.cpu_by_process_s().items()}
+        return Load(report, by_process_s[launch.GATEWAY], bills_s, by_process_s)
 
 
 def run(*, quick: bool = False) -> None:
@@ -111,6 +113,7 @@ async def _measure(stack: launch.Stack, size: Size) -> tuple[proxies.Speed, list
             *first,
             idle,
             *_of_requests(whole, loads),
+            *_by_process(whole),
             *_of_streams(streamed, loads),
             *await _bodies(bench, size),
             *await _arrivals(bench, size),
@@ -181,6 +184,17 @@ def _of_requests(done: Load, loads: proxies.Loads) -> list[Measure]:
         Measure("request under this load, p99", e2e.p99 * 1_000, "ms"),
         Measure("last bill written after the last answer", done.bills_s * 1_000, "ms"),
         Measure("load generator's core in use", report.client_cpu * 100, "%"),
+    ]
+
+
+def _by_process(done: Load) -> list[Measure]:
+    """What a request costs the machine, which is what bounds the requests that are seen where all share its cores."""
+    report = done.report
+    each_s = {**done.by_process_s, "load generator": report.client_cpu * report.wall_s}
+    each_s["all of them"] = sum(each_s.values())
+    return [
+        Measure(f"processor time of a request: {name}", spent_s / report.requests * 1_000, "ms")
+        for name, spent_s in each_s.items()
     ]
 
 

@@ -47,8 +47,11 @@ class Stack:
 
     def cpu_s(self, name: str) -> float:
         """What the process has computed since it started, all of its threads, user and system."""
-        times = self.processes[name].cpu_times()
-        return times.user + times.system
+        return _cpu_s(self.processes[name])
+
+    def cpu_by_process_s(self) -> dict[str, float]:
+        """The same of all, each with its children that live: Postgres has one for each connection."""
+        return {name: sum(map(_cpu_s, _family(process))) for name, process in self.processes.items()}
 
     def resident_mib(self, name: str) -> float:
         return self.processes[name].memory_info().rss / 2**20
@@ -101,6 +104,18 @@ def _found(directory: DataDirectory, started_s: float) -> Stack:
         up_s=ready_at_s - started_s,
         ready_s=ready_at_s - processes[WORKER].create_time(),
     )
+
+
+def _family(process: psutil.Process) -> list[psutil.Process]:
+    return [process, *process.children(recursive=True)]
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return times.user + times.system
 
 
 def _down(directory: DataDirectory, environ: dict[str, str]) -> None:

@@ -171,7 +171,12 @@ class Bus:
         assert self._task is None, "hooks are registered before the bus starts"
         self._hooks.append(hook)
 
-    async def subscribe(self, subject: str, handler: Handler, *, queue: str = "") -> Interest:
+    async def subscribe(self, subject: str, handler: Callable[[str, bytes], None], *, queue: str = "") -> Interest:
+        """`handler` takes (subject, data)."""
+        return await self.subscribe_headed(subject, lambda subject, data, _: handler(subject, data), queue=queue)
+
+    async def subscribe_headed(self, subject: str, handler: Handler, *, queue: str = "") -> Interest:
+        """`subscribe` for who wants the headers too."""
         interest = Interest(self, subject, queue, handler)
         self._interests.append(interest)
         if self._client is not None and not self._client.is_closed:

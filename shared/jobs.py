@@ -17,6 +17,7 @@ from nats.js.api import StreamConfig
 from shared import subjects
 from shared.bus import REQUEST_TIMEOUT_S, Answer, Bus, BusNobody, BusTooLarge, BusUnavailable, Told, translated
 
+SEQUENCE: Final = "Nats-Sequence"
 HEADER_BYTES_MAX: Final = 512  # the server counts headers too, nats-py's own check does not
 ERR_STREAM_NAME_IN_USE: Final = 10058  # somebody created it first, with another first_seq
 ERR_MSG_NOT_DELETED: Final = 10043
@@ -85,6 +86,13 @@ class Queued(msgspec.Struct, frozen=True):
     seq: int
     data: bytes
     since: datetime  # by the server's clock
+
+
+def queued(data: bytes, headers: dict[str, str]) -> Queued | None:
+    """A job as the server sends it, asked or republished; None for an answer that there is none."""
+    if SEQUENCE not in headers:
+        return None
+    return Queued(seq=int(headers[SEQUENCE]), data=data, since=datetime.fromisoformat(headers["Nats-Time-Stamp"]))
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -213,11 +221,7 @@ class JobQueue:
         """The first waiting job on `subject` at or after `from_seq`, left where it is."""
         body = msgspec.json.encode({"seq": from_seq, "next_by_subj": subject})
         answer = await self._bus.request(f"$JS.API.DIRECT.GET.{subjects.jobs_stream_name(pool, tier)}", body)
-        headers = answer.headers
-        if "Nats-Sequence" not in headers:
-            return None
-        since = datetime.fromisoformat(headers["Nats-Time-Stamp"])
-        return Queued(seq=int(headers["Nats-Sequence"]), data=answer.data, since=since)
+        return queued(answer.data, answer.headers)
 
     async def take(self, pool: str, tier: int, seq: int) -> Taken:
         """Remove the job. Exactly one caller ever gets `taken`; `doubtful` is a delete whose reply was lost and whose
@@ -252,4 +256,4 @@ class JobQueue:
         if info.config.first_seq > seq:
             return "forgotten"
         answer = await self._bus.request(f"$JS.API.DIRECT.GET.{name}", msgspec.json.encode({"seq": seq}))
-        return "queued" if "Nats-Sequence" in answer.headers else "gone"
+        return "queued" if SEQUENCE in answer.headers else "gone"

@@ -23,8 +23,8 @@ STATUS: Final = "Status"
 NO_RESPONDERS: Final = "503"
 SOCKET_BYTES_MAX: Final = 65_536  # not yet taken by the socket; beyond it messages wait where nats-py counts them
 
-Handler = Callable[[str, bytes], None]
-"""Takes (subject, data)."""
+Handler = Callable[[str, bytes, bytes], None]
+"""Takes (subject, data, headers as `read_headers` does)."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -133,12 +133,12 @@ class NatsClient(Client):
         handler = self._handlers.get(sid)
         if handler is not None:
             try:
-                handler(subject.decode(), data)
+                handler(subject.decode(), data, headers or b"")  # None without any
             except Exception as error:  # noqa: BLE001 - the reader goes on, whatever it is
                 await self._error_cb(error)
         elif sid == self._answers:
             try:
-                self._answer(subject, data, headers or b"")  # None without any
+                self._answer(subject, data, headers or b"")
             except Exception as error:  # noqa: BLE001 - likewise
                 await self._error_cb(error)
         else:

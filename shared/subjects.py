@@ -5,8 +5,9 @@ Ids that reach a subject are ours and match `TOKEN`; a client's text never gets 
 
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from nats.js import api
 
@@ -26,6 +27,7 @@ GATEWAY_BEATS = "forebay.v1.beat.gateway.*"
 WORKER_BEATS = "forebay.v1.beat.worker.*"
 WAKE_ALL = "forebay.v1.wake.>"
 
+T = TypeVar("T")
 Role = Literal["gateway", "worker", "ledger", "admin"]
 
 TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -52,10 +54,10 @@ def tenant_of(job_subject: str) -> str:
     return job_subject.rpartition(".")[2]
 
 
-def of_tier(counts: dict[str, int], pool: str, tier: int) -> dict[str, int]:
-    """The entries of `counts`, by job subject, that belong to one queue."""
+def of_tier(found: Mapping[str, T], pool: str, tier: int) -> dict[str, T]:
+    """The entries of `found`, by job subject, that belong to one queue."""
     prefix = job_filter(pool, tier).removesuffix("*")
-    return {subject: count for subject, count in counts.items() if subject.startswith(prefix)}
+    return {subject: value for subject, value in found.items() if subject.startswith(prefix)}
 
 
 def job_subject_of_wake(subject: str) -> str:
@@ -93,7 +95,7 @@ def jobs_stream_name(pool: str, tier: int) -> str:
 
 
 def jobs_stream(pool: str, tier: int) -> api.StreamConfig:
-    """The bounded queue of one pool and tier.
+    """The bounded queue of one pool and tier. Each job that it stores goes to one worker with room as well, to wake it.
 
     `first_seq` is the time in microseconds, so that a sequence number from before a server restart (memory
     streams come back empty) can never name another request's job.
@@ -111,9 +113,7 @@ def jobs_stream(pool: str, tier: int) -> api.StreamConfig:
         allow_direct=True,
         allow_msg_ttl=True,
         first_seq=time.time_ns() // 1_000,
-        republish=api.RePublish(
-            src=f"forebay.v1.job.{token(pool)}.>", dest=f"forebay.v1.wake.job.{token(pool)}.>", headers_only=True
-        ),
+        republish=api.RePublish(src=f"forebay.v1.job.{token(pool)}.>", dest=f"forebay.v1.wake.job.{token(pool)}.>"),
     )
 
 

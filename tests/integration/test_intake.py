@@ -13,6 +13,7 @@ from tests.clocks import HandClock
 from tests.integration.fleet import toy_engine, until
 from tests.unit.dispatch.samples import job
 from worker.engine.service import Service
+from worker.link.attempts import key_of
 from worker.link.claim_order import ClaimOrder
 from worker.link.intake import Intake, Where
 from worker.link.limits import LinkLimits
@@ -37,17 +38,28 @@ async def test_however_often_it_is_woken_it_looks_everywhere_now_and_then(nats_s
             await queue.publish(publication("default", 0, tenant, data, msg_id=tenant, ttl_s=60), timeout_s=5)
 
         async def wake(tenant: str) -> None:
-            await bus.publish(subjects.wake_filter("default", 0).replace("*", tenant), b"")
+            """As the server republishes what lies in the queue; of a tenant who has nothing there, of what is gone."""
+            subject = subjects.job_subject("default", 0, tenant)
+            found = await queue.oldest("default", 0, subject)
+            sequence, data = (1, wire.encode(job())) if found is None else (found.seq, found.data)
+            headers = {"Nats-Sequence": str(sequence), "Nats-Time-Stamp": "2026-11-30T12:00:00.123456789Z"}
+            await bus.client.publish(subject.replace(".job.", ".wake.job."), data, headers=headers)
+
+        room = Room(config, engine.stats())
+
+        def take(taken: wire.Job) -> None:
+            room.withdraw(key_of(taken.request, taken.attempt))  # no engine will report it
+            claimed.append(taken.tenant)
 
         intake = Intake(
             bus=bus,
             queue=queue,
             where=Where(pool="default", tiers=(0,), card=job().card),
-            room=Room(config, engine.stats()),
+            room=room,
             order=ClaimOrder(service),
             slow=lambda: False,
             alive=lambda _: True,
-            claimed=lambda taken: claimed.append(taken.tenant),
+            claimed=take,
             limits=LinkLimits(poll_s=POLL_S),
             clock=clock,
         )

@@ -80,8 +80,9 @@ class Custody:
     # -- in
 
     def claimed(self, job: wire.Job) -> None:
-        """Take over a job that has left its queue."""
+        """Take over a job that has left its queue, and that was promised its room."""
         if self.attempts.has(job):
+            self._room.withdraw(key_of(job.request, job.attempt))
             return  # published twice and claimed twice by us: one of them is enough
         attempt = self.attempts.add(job, self._clock.monotonic())
         self._empty.clear()
@@ -90,9 +91,9 @@ class Custody:
             request = _engine_request(attempt.key, job)
             _check_fits(request, self._tokens_max)
         except Exception as error:  # noqa: BLE001 - see the module's docstring
+            self._room.withdraw(attempt.key)
             self._refuse(attempt, error)
             return
-        self._room.promise(attempt.key, job)
         self.thread.add(request)
 
     def cancel(self, cancel: wire.Cancel) -> None:

@@ -1,5 +1,5 @@
-"""Claims jobs that this worker can start: it lists the queues, reads the oldest job of the tenant whose turn it is, and
-deletes it from its stream.
+"""Claims jobs that this worker can start: it hears of them or lists the queues, chooses those of the tenants whose turn
+it is, and deletes each from its stream.
 
 Owns when to look and what to take. Does not know what happens to a claimed job. Invariant: a job is handed on only
 after its delete succeeded, which happens to one worker alone.
@@ -7,11 +7,15 @@ after its delete succeeded, which happens to one worker alone.
 Late binding: it looks only while there is room, and takes only what fits. A job that does not fit now is left to other
 workers for a moment, then taken: to start at once if less urgent work can give way, else to wait inside, one at a time,
 so that it is not overtaken for ever. A full worker looks now and then at the tiers that may preempt its work.
+
+A round's deletes are asked for as its jobs are chosen, and what was chosen has its room until the answer: jobs that
+came together start together.
 """
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal, Self
 
@@ -21,11 +25,13 @@ from shared import log, subjects, wire
 from shared.bus import Bus, BusUnavailable, Interest
 from shared.clock import Clock
 from shared.jobs import LONG_AGO, JobQueue, Queued, QueueMissing, Waiting
+from worker.link.attempts import key_of
 from worker.link.claim_order import ClaimOrder, TierOrder
 from worker.link.limits import LinkLimits
 from worker.link.room import Room
+from worker.link.wakes import Wakes
 
-Claim = wire.Job | Literal["none", "no room"]
+Choice = wire.Job | Literal["none", "no room"]
 
 
 @dataclass(slots=True, frozen=True)
@@ -38,25 +44,31 @@ class Where:
 
 
 @dataclass(slots=True, frozen=True)
-class Doubt:
-    """A claim whose outcome was not told."""
+class Chosen:
+    """A job that is to be claimed."""
 
     tier: int
     sequence: int
     job: wire.Job
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class _Look:
     """What waits in one tier's queue, as far as we were told."""
 
     tier: int
     jobs: dict[str, int]  # by tenant
     at: datetime  # by the server's clock; long ago if it was not asked
+    told: Mapping[str, deque[Queued]] | None = None  # the jobs themselves by subject, if it was not asked
+    passed: dict[str, int] = field(default_factory=dict[str, int])  # by subject, the last job that was dealt with
 
     @classmethod
-    def of(cls, tier: int, waiting: Waiting) -> Self:
+    def asked(cls, tier: int, waiting: Waiting) -> Self:
         return cls(tier, {subjects.tenant_of(subject): count for subject, count in waiting.jobs.items()}, waiting.at)
+
+    @classmethod
+    def heard(cls, tier: int, told: Mapping[str, deque[Queued]]) -> Self:
+        return cls(tier, {subjects.tenant_of(subject): len(jobs) for subject, jobs in told.items()}, LONG_AGO, told)
 
 
 class Intake:
@@ -90,12 +102,13 @@ class Intake:
         self._clock = clock
         self._hesitation = timedelta(seconds=limits.hesitate_s)
         self._wake = asyncio.Event()
-        self._woken: dict[str, int] = {}  # subject -> jobs that we were told of
+        self._wakes = Wakes()
         self._everywhere = True  # look at all queues next time
         self._asked_at = clock.monotonic()  # when all queues were last asked
         self._interests: list[Interest] = []
         self._backlog = True  # there may be jobs that we saw no room for, or were not told of
-        self._in_doubt: Doubt | None = None
+        self._claims: list[asyncio.Task[None]] = []  # of the present round
+        self._in_doubt: list[Chosen] = []  # claims whose outcome was not told
         self._stopped = False
         self._log = log.get("intake")
         self.races_lost_total = 0
@@ -140,15 +153,15 @@ class Intake:
             queue = subjects.wake_queue(self._where.pool)
             for tier in self._where.tiers:
                 subject = subjects.wake_filter(self._where.pool, tier)
-                self._interests.append(await self._bus.subscribe(subject, self._on_wake, queue=queue))
+                self._interests.append(await self._bus.subscribe_headed(subject, self._on_wake, queue=queue))
         elif not wanted and self._interests:
             self._backlog = True
             while self._interests:
                 await self._interests.pop().cancel()
 
-    def _on_wake(self, subject: str, _: bytes) -> None:
-        queued = subjects.job_subject_of_wake(subject)
-        self._woken[queued] = self._woken.get(queued, 0) + 1
+    def _on_wake(self, subject: str, data: bytes, headers: bytes) -> None:
+        if not self._wakes.note(subject, data, headers):
+            self._everywhere = True
         self._wake.set()
 
     async def _claim_all(self) -> None:
@@ -162,16 +175,31 @@ class Intake:
         overdue = now - self._asked_at >= self._limits.poll_s
         whole = overdue or self._everywhere or self._backlog or not self._room.open
         self._everywhere = False
-        woken, self._woken = self._woken, {}
+        told = self._wakes.take()
         if whole:
-            waiting = await asyncio.gather(*(self._ask(tier) for tier in tiers))
+            looks = await asyncio.gather(*(self._ask(tier) for tier in tiers))
             self._asked_at = now
         else:
-            waiting = [Waiting(subjects.of_tier(woken, self._where.pool, tier), LONG_AGO) for tier in tiers]
+            looks = [_Look.heard(tier, subjects.of_tier(told, self._where.pool, tier)) for tier in tiers]
         self._backlog = len(tiers) < len(self._where.tiers)
-        await self._claim_found([_Look.of(tier, look) for tier, look in zip(tiers, waiting, strict=True) if look.jobs])
+        try:
+            await self._choose([look for look in looks if look.jobs])
+        finally:
+            await self._claimed_all()
+        for look in looks:
+            for subject, sequence in look.passed.items():
+                self._wakes.seen(subject, sequence)
 
-    async def _claim_found(self, looks: list[_Look]) -> None:
+    async def _claimed_all(self) -> None:
+        """Wait for the answers to this round's deletes: the next round must not choose the same again. Raises
+        BusUnavailable if one has none.
+        """
+        claims, self._claims = self._claims, []
+        for outcome in await asyncio.gather(*claims, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _choose(self, looks: list[_Look]) -> None:
         """A tier that is owed its floor share comes first, with one job: what that costs is not yet charged. Then come
         all by urgency. What comes first and does not fit is overtaken by nothing less urgent.
         """
@@ -183,80 +211,100 @@ class Intake:
         for look, most in [*((look, 1) for look in owed), *((look, subjects.JOBS_MSGS_MAX) for look in looks)]:
             if left is not None and look.tier > left:
                 continue
-            if not await self._claim_tier(look, orders[look.tier], most):
+            if not await self._choose_of_tier(look, orders[look.tier], most):
                 left = look.tier
                 self._backlog = True
 
-    async def _ask(self, tier: int) -> Waiting:
+    async def _ask(self, tier: int) -> _Look:
         """All that waits in a tier's queue."""
         try:
             waiting = await self._queue.waiting(self._where.pool, tier)
         except QueueMissing:
             await self._queue.ensure(self._where.pool, tier)
-            return Waiting({}, LONG_AGO)
+            return _Look(tier, {}, LONG_AGO)
         self._order.only(tier, {*map(subjects.tenant_of, waiting.jobs), *self._room.promised_tenants(tier)})
-        return waiting
+        return _Look.asked(tier, waiting)
 
-    async def _claim_tier(self, look: _Look, order: TierOrder, most: int) -> bool:
-        """Claim as long as there is room, one job at a time, of whoever's turn it is. False when a job has no room."""
+    async def _choose_of_tier(self, look: _Look, order: TierOrder, most: int) -> bool:
+        """Choose as long as there is room, one job at a time, of whoever's turn it is. False when a job has no room."""
         while most > 0 and (tenant := order.first()) is not None:
             if not self._room.open_to(look.tier) or self._stopped:
                 return False
-            subject = subjects.job_subject(self._where.pool, look.tier, tenant)
-            claim = await self._next_job(look.tier, subject, look.at)
-            if claim == "no room":
+            choice = await self._next_job(look, subjects.job_subject(self._where.pool, look.tier, tenant))
+            if choice == "no room":
                 return False
-            if claim == "none":
+            if choice == "none":
                 order.exhausted()
             else:
-                self._order.took(order, tenant, sum(len(prompt) // 4 for prompt in claim.prompts))
+                self._order.took(order, tenant, sum(len(prompt) // 4 for prompt in choice.prompts))
                 most -= 1
         return True
 
-    async def _next_job(self, tier: int, subject: str, now: datetime) -> Claim:
-        """Claim the oldest job on `subject` that is for us."""
-        from_seq = 1
+    async def _next_job(self, look: _Look, subject: str) -> Choice:
+        """Choose the oldest job on `subject` that is for us, and have it claimed."""
         for _ in range(self._limits.look_skips_max):
-            queued = await self._queue.oldest(self._where.pool, tier, subject, from_seq=from_seq)
+            queued = await self._oldest(look, subject)
             if queued is None:
                 return "none"
-            from_seq = queued.seq + 1
             job = self._read(queued)
             if job is not None and job.card != self._where.card:
+                look.passed[subject] = queued.seq
                 continue  # for another revision: its own workers will take it
-            old = now - queued.since >= self._hesitation
-            if job is not None and self._alive(job.gateway) and not (old or self._starts_now(job)):
-                return "no room"
-            if not await self._take(tier, queued.seq, job):
-                self.races_lost_total += 1
-                continue
-            if job is not None and self._alive(job.gateway):
-                self._claimed(job)
+            wanted = job is not None and self._alive(job.gateway)
+            if job is not None and wanted:
+                old = look.at - queued.since >= self._hesitation
+                if not (old or self._starts_now(job)):
+                    return "no room"
+            look.passed[subject] = queued.seq
+            if job is not None and wanted:
+                self._claim(Chosen(look.tier, queued.seq, job))
                 return job
+            await self._queue.take(self._where.pool, look.tier, queued.seq)  # nobody would hear the answer
         return "none"
+
+    async def _oldest(self, look: _Look, subject: str) -> Queued | None:
+        """The first job that was not dealt with."""
+        passed = look.passed.get(subject, 0)
+        if look.told is None:
+            return await self._queue.oldest(self._where.pool, look.tier, subject, from_seq=passed + 1)
+        told = look.told.get(subject)
+        while told and told[0].seq <= passed:
+            told.popleft()
+        return told[0] if told else None
 
     def _starts_now(self, job: wire.Job) -> bool:
         return self._room.open and self._room.fits(self._room.need(job))
 
-    async def _take(self, tier: int, sequence: int, job: wire.Job | None) -> bool:
+    def _claim(self, chosen: Chosen) -> None:
+        """Have it deleted. Until that is answered, it has its room."""
+        self._room.promise(key_of(chosen.job.request, chosen.job.attempt), chosen.job)
+        self._claims.append(asyncio.create_task(self._take(chosen), name="claim"))
+
+    async def _take(self, chosen: Chosen) -> None:
+        job, taken = chosen.job, False
         try:
-            return await self._queue.take(self._where.pool, tier, sequence) != "gone"
+            taken = await self._queue.take(self._where.pool, chosen.tier, chosen.sequence) != "gone"
+            self.races_lost_total += not taken
         except BusUnavailable:
-            if job is not None:
-                self._in_doubt = Doubt(tier, sequence, job)
+            self._in_doubt.append(chosen)
             raise
+        finally:
+            if not taken:
+                self._room.withdraw(key_of(job.request, job.attempt))
+        if taken:
+            self._claimed(job)
 
     async def _resolve_doubt(self) -> None:
         """The connection broke during a delete. If the job is gone, it was probably ours, and if another has it, the
         fence sorts it out. Left alone, it might be nobody's.
         """
-        doubt = self._in_doubt
-        if doubt is None:
-            return
-        presence = await self._queue.presence(self._where.pool, doubt.tier, doubt.sequence)
-        self._in_doubt = None
-        if presence == "gone" and self._alive(doubt.job.gateway):
-            self._claimed(doubt.job)
+        while self._in_doubt:
+            doubt = self._in_doubt[-1]
+            presence = await self._queue.presence(self._where.pool, doubt.tier, doubt.sequence)
+            self._in_doubt.pop()
+            if presence == "gone" and self._alive(doubt.job.gateway):
+                self._room.promise(key_of(doubt.job.request, doubt.job.attempt), doubt.job)
+                self._claimed(doubt.job)
 
     def _read(self, queued: Queued) -> wire.Job | None:
         """None for what is no job: it is taken out and dropped, or it would be read for ever."""

@@ -4,8 +4,8 @@ To a job of some tier, room is what is free above the watermark, and the places 
 sequences (not of those on a floor share or of a tier that is owed one, nor blocks that two tiers share), less what was
 promised to jobs as urgent or more; a promise to less urgent ones takes nothing from it. Choices that are held until
 their prompt is computed stand in nobody's way, but have their places and blocks for sure. Invariant: what has been
-claimed and is not yet in the engine's numbers is counted here, so that two claims between two steps never take the same
-blocks.
+chosen or claimed and is not yet in the engine's numbers is counted here, so that two claims between two steps never
+take the same blocks.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class _Promise:
     tier: int
     tenant: str
     need: Need
-    waits: bool  # it was claimed to wait inside
+    waits: bool  # it was chosen to wait inside
 
 
 class Room:
@@ -52,6 +52,10 @@ class Room:
         need = self.need(job)
         waits = not self.fits(need) and not self.fits_before_others(need, job.tier)
         self._promised[key] = _Promise(job.tier, job.tenant, need, waits)
+
+    def withdraw(self, key: str) -> None:
+        """It was not claimed, or will not be computed."""
+        self._promised.pop(key, None)
 
     def promised_tenants(self, tier: int) -> set[str]:
         """Whose jobs are on their way into the engine."""
