@@ -51,10 +51,11 @@ class Gateway:
         self._url = settings.postgres_url.reveal()
         self._schema_checked = False
         self._threads = ThreadPoolExecutor(ENCODE_THREADS, thread_name_prefix="encode")
-        self._engine = engine.create(self._url)
+        serves = not settings.postgres_pooler
+        self._engine = engine.create(self._url, serves=serves)
         self._hot = self._pool(LIMITER_CONNECTIONS_MAX)
         self._cold = self._pool(LEDGER_CONNECTIONS_MAX)
-        self._administration = engine.create(self._url, connections_max=ADMIN_CONNECTIONS_MAX)
+        self._administration = engine.create(self._url, connections_max=ADMIN_CONNECTIONS_MAX, serves=serves)
         self._uses = KeyUses(self._engine)
         self._prices = PriceBook(self._engine)
         self._principals = Principals(self._engine, on_use=self._uses.note, on_change=self._prices.changed)

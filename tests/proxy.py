@@ -39,6 +39,12 @@ class Proxy:
         """What is asked arrives, and nothing comes back until `thaw`."""
         self._answering.clear()
 
+    def forget(self) -> None:
+        """Connections that stand carry nothing any more, as after a failover or a firewall's restart; new ones do."""
+        self.freeze()
+        self._asking, self._answering = asyncio.Event(), asyncio.Event()
+        self.thaw()
+
     def thaw(self) -> None:
         self._asking.set()
         self._answering.set()

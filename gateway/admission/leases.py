@@ -13,6 +13,7 @@ from typing import Final
 import asyncpg
 
 from gateway.admission.cap import AMOUNT_MAX
+from gateway.admission.database_clock import DatabaseClock
 from gateway.admission.limiter import Demand
 from gateway.db import pools
 from shared import log
@@ -21,7 +22,7 @@ LEASE_MS: Final = 15_000
 TIMEOUT_S: Final = 2.0
 EXPIRE_ROWS_MAX: Final = 1_000
 
-_RENEW = "SELECT * FROM renew($1, $2, $3)"
+_RENEW = "SELECT *, clock_us() AS now_us FROM renew($1, $2, $3)"
 _RESTORE = "SELECT restore($1, $2, $3, $4, $5, $6, $7, $8, $9)"
 _EXPIRE = "SELECT expire_leases($1)"
 
@@ -34,9 +35,10 @@ class Lease:
 
 
 class Leases:
-    def __init__(self, pool: asyncpg.Pool, gateway_id: str) -> None:
+    def __init__(self, pool: asyncpg.Pool, gateway_id: str, clock: DatabaseClock) -> None:
         self._pool = pool
         self._gateway_id = gateway_id
+        self._clock = clock
         self._log = log.get("limiter")
         self._open: dict[uuid.UUID, Lease] = {}
 
@@ -61,6 +63,7 @@ class Leases:
         """How many gateways are alive. Raises what `pools.AWAY` names."""
         written = [request_id for request_id, lease in self._open.items() if lease.epoch is not None]
         [row] = await pools.fetch(self._pool, _RENEW, self._gateway_id, written, LEASE_MS, timeout_s=TIMEOUT_S)
+        await self._clock.told(row["now_us"])
         await self._restore(row["epoch"])
         await pools.fetch(self._pool, _EXPIRE, EXPIRE_ROWS_MAX, timeout_s=TIMEOUT_S)
         return row["gateways"]

@@ -18,6 +18,7 @@ import asyncpg
 from gateway.admission import claims
 from gateway.admission.bucket import Level
 from gateway.admission.claims import Verdict
+from gateway.admission.database_clock import DatabaseClock
 from gateway.admission.grace import Grace
 from gateway.admission.leases import LEASE_MS, Leases
 from gateway.admission.limiter import NOTHING, Decision, Demand, Limit, Used
@@ -70,7 +71,7 @@ class PgLimiter:
         self._admissions = Lanes(pool, max(pool.get_max_size() - CONNECTIONS_KEPT, 1))
         self._settlements = Lanes(pool, 1)
         self._settling = Settling(self._settlements)
-        self._leases = Leases(pool, gateway_id)
+        self._leases = Leases(pool, gateway_id, DatabaseClock(pool, now_us))
         self._now_us = now_us
         self._grace = Grace(now_us, budget_s=budget_grace_s)
         self._refusal_cache = RefusalCache()

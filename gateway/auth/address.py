@@ -5,6 +5,7 @@ left could be forged and are ignored. Invariant: an address that cannot be deter
 network.
 """
 
+import re
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
@@ -14,6 +15,7 @@ Address = IPv4Address | IPv6Address
 
 HOPS_MAX: Final = 32
 MAPPED: Final = 96  # bits before the IPv4 address in ::ffff:192.0.2.1
+_WITH_PORT: Final = re.compile(r"(?P<ipv4>[0-9.]+):[0-9]{1,5}|\[(?P<ipv6>[0-9A-Fa-f:.]+)\](:[0-9]{1,5})?")
 
 
 def network(text: str) -> Network:
@@ -35,7 +37,7 @@ def client(peer: str, forwarded: Sequence[str], trusted: Sequence[Network]) -> A
         return address
     hops = ",".join(forwarded).rsplit(",", HOPS_MAX)
     for hop in reversed(hops if forwarded else []):
-        address = _parsed(hop.strip())
+        address = _parsed(_without_port(hop.strip()))
         if not is_in(address, trusted):
             break
     return address
@@ -43,6 +45,12 @@ def client(peer: str, forwarded: Sequence[str], trusted: Sequence[Network]) -> A
 
 def is_in(address: Address | None, allowed: Sequence[Network]) -> bool:
     return address is not None and any(address in network for network in allowed)
+
+
+def _without_port(hop: str) -> str:
+    """Some balancers write 192.0.2.1:1234, and [2001:db8::1]:1234 or [2001:db8::1]."""
+    found = _WITH_PORT.fullmatch(hop)
+    return hop if found is None else found["ipv4"] or found["ipv6"]
 
 
 def _parsed(text: str) -> Address | None:

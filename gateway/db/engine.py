@@ -7,8 +7,9 @@ No statement is prepared by name, because behind a pooler in transaction mode th
 connection. Nothing connects before it is first used, so a gateway starts while Postgres is away. The driver reads the
 URL, here as in `pools`, so that `?sslmode=require` means the same to both.
 
-Invariant: a connection leads to a server that can be written to. While a standby takes over, an address may still lead
-to one that cannot: it would answer every question, refuse every write, and be kept for ever.
+Invariants: a connection leads to a server that can be written to. While a standby takes over, an address may still lead
+to one that cannot: it would answer every question, refuse every write, and be kept for ever. None is used again after
+so long that a firewall on the way may have forgotten it, and none of a machine that is gone holds locks for long.
 """
 
 from functools import partial
@@ -25,10 +26,28 @@ CONNECT_TIMEOUT_S = 3.0
 COMMAND_TIMEOUT_S = 10.0
 WRITABLE: Final = "read-write"  # of several hosts in a URL, the one that is
 ISOLATION: Final = "read committed"  # whatever the server's default: statements lock what they need and read it then
+IDLE_S: Final = 60.0  # firewalls forget after 4 minutes or more, without a word to either end
+
+# A client that is gone without a word, with its machine or its network, leaves its transaction and locks open: for two
+# hours, by the usual default of TCP.
+SESSION: Final = {
+    "idle_in_transaction_session_timeout": "30s",
+    "tcp_keepalives_idle": "60",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
+}
 
 
-def create(url: str, *, connections_max: int = 4, command_timeout_s: float | None = COMMAND_TIMEOUT_S) -> AsyncEngine:
-    """The engine for the catalogue and reports. Raises SettingsError for a URL that is none of Postgres."""
+def create(
+    url: str,
+    *,
+    connections_max: int = 4,
+    command_timeout_s: float | None = COMMAND_TIMEOUT_S,
+    serves: bool = False,
+) -> AsyncEngine:
+    """The engine for the catalogue and reports. `serves`: for a program that runs on, without a pooler in between; a
+    command may wait for whoever reads its output. Raises SettingsError for a URL that is none of Postgres.
+    """
     _check(url)
     return create_async_engine(
         "postgresql+asyncpg://",
@@ -36,6 +55,7 @@ def create(url: str, *, connections_max: int = 4, command_timeout_s: float | Non
         max_overflow=0,
         pool_timeout=CONNECT_TIMEOUT_S,
         pool_pre_ping=True,
+        pool_recycle=round(IDLE_S),  # of its age: none is idle for longer
         isolation_level=ISOLATION.upper(),
         connect_args={
             "async_creator_fn": partial(asyncpg.connect, url, target_session_attrs=WRITABLE),
@@ -44,7 +64,7 @@ def create(url: str, *, connections_max: int = 4, command_timeout_s: float | Non
             "statement_cache_size": 0,
             "prepared_statement_cache_size": 0,
             "prepared_statement_name_func": lambda: "",
-            "server_settings": {"application_name": "forebay"},
+            "server_settings": {"application_name": "forebay", **(SESSION if serves else {})},
         },
     )
 

@@ -3,7 +3,8 @@
 Taking a connection from the driver's pool and returning it costs two tasks and as much processor time as the statement
 itself (docs/log.md), so busy users keep a few. Knows no statement of ours. Invariant: a connection is kept only after a
 statement that succeeded, and not for long while idle, since a middlebox may drop it silently. In every other case it
-goes back to the pool, which can recover it.
+goes back to the pool, which can recover it; one that did not answer in time takes along all that were idle before it
+was asked, since they most likely lead to the same server that is gone.
 """
 
 import asyncio
@@ -14,9 +15,9 @@ from typing import Any, Final, Self
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
+from gateway.db.engine import IDLE_S
 from gateway.db.pools import DEADLOCK_ATTEMPTS_MAX
 
-IDLE_S: Final = 60.0
 RELEASE_S: Final = 0.25  # for the server to confirm that a statement was cut off; then the connection is closed
 
 
@@ -67,10 +68,13 @@ class Lanes:
 
     async def _fetch(self, statement: str, values: tuple[Any, ...], until_s: float) -> list[asyncpg.Record]:
         connection = await self._take() or await self._pool.acquire(timeout=_left_s(until_s))
-        ended_well = False
+        ended_well, asked_s = False, time.monotonic()
         try:
             rows = await connection.fetch(statement, *values, timeout=_left_s(until_s))
             ended_well = True
+        except TimeoutError:
+            self._drop(asked_s)
+            raise
         finally:
             if not ended_well or not self._keeps:  # a server that does not answer is not waited for without end
                 await self._pool.release(connection, timeout=RELEASE_S)
@@ -87,6 +91,15 @@ class Lanes:
                 connection.terminate()
             await self._pool.release(connection)
         return None
+
+    def _drop(self, idle_since_s: float) -> None:
+        """Close what has been idle since then; the pool takes the places back."""
+        kept, self._kept = self._kept, []
+        for connection, since in kept:
+            if since > idle_since_s:
+                self._kept.append((connection, since))
+            elif _is_open(connection):
+                connection.terminate()
 
 
 def _left_s(until_s: float) -> float:

@@ -365,3 +365,24 @@ async def test_an_empty_bucket_of_requests_is_known_until_one_comes_back(pool: a
         await limiter.admit(demand(*limits))
         now_us = 60_000_000
         assert limiter.refuses(limits) is None
+
+
+async def test_buckets_fill_again_after_the_clock_of_postgres_was_set_back(
+    pool: asyncpg.Pool, limiter: PgLimiter
+) -> None:
+    """Until it had come again to where it was, they would not, and refuse everybody for so long."""
+    one = asked(100, tpm=100)
+    assert (await limiter.admit(one)).refused is None
+    async with asyncio.timeout(30):
+        while not await pool.fetchval("SELECT count(*) FROM gateways"):  # from now on the clock is known
+            await asyncio.sleep(0.02)
+    hour_us, source = 3_600_000_000, "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+    await pool.execute(
+        f"CREATE OR REPLACE FUNCTION clock_us() RETURNS bigint LANGUAGE sql VOLATILE AS $$ {source} - {hour_us} $$"
+    )
+    at_us = await pool.fetchval("SELECT at_us FROM limiter_state WHERE key = $1", TOKENS)
+    limiter._upkeep_due.set()
+    async with asyncio.timeout(30):
+        while await pool.fetchval("SELECT at_us FROM limiter_state WHERE key = $1", TOKENS) > at_us - hour_us // 2:
+            await asyncio.sleep(0.02)
+    assert await units(pool, TOKENS) == 0
