@@ -47,7 +47,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     with a scale for each token and head; on CUDA alone."""
 
     kv_bytes: int | None = None
-    """Of the KV pool; without a number, 1 GiB on a CPU, and on CUDA what is left of `memory_share`."""
+    """Of the KV pool; without a number, 1 GiB on a CPU or what its memory has room for, and on CUDA what is left of
+    `memory_share`."""
 
     memory_share: float = 0.9
     """Of a CUDA device's memory: what this worker and all else on it may take."""
@@ -72,7 +73,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     the longest step that is in order: a whole budget of prompt tokens on a slow processor."""
 
     threads: int | None = None
-    """That compute; without a number, one per core."""
+    """That compute; without a number, one per core that the process may use, by its affinity and its control group."""
 
     fake_step_us: int = 10_000
     fake_token_us: int = 0
@@ -88,9 +89,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("tiers names no tier")
         if not is_device(self.device):
             raise ValueError(f"device must be {FORMS}")
-        given = [number for number in (self.kv_bytes, self.tokens_per_step) if number is not None]
+        given = [number for number in (self.kv_bytes, self.tokens_per_step, self.threads) if number is not None]
         if min(*given, self.block_size, self.sequences_max) < 1:
-            raise ValueError("kv_bytes, block_size, sequences_max and tokens_per_step must be positive")
+            raise ValueError("kv_bytes, block_size, sequences_max, tokens_per_step and threads must be positive")
         if not 0 < self.memory_share <= 1:
             raise ValueError("memory_share must be above 0 and at most 1")
         if self.tokens_beside_decodes is not None and self.tokens_beside_decodes < 1:
