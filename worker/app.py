@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,7 @@ import uvloop
 
 from shared import ids, log, wire
 from shared.trace import Tracer, tracing
+from worker import machine
 from worker.device import choose
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
@@ -34,7 +36,7 @@ from worker.metrics import WorkerMetrics
 from worker.models.card import Card, demo_model_path, read_card
 from worker.models.errors import ModelFileError
 from worker.models.first_compile import beside
-from worker.models.memory import memory_of
+from worker.models.memory import Memory, memory_of, pool_bytes
 from worker.models.threads import prepare
 from worker.ops import serving
 from worker.settings import WorkerSettings
@@ -44,7 +46,6 @@ COLLECT_EVERY: Final = (20_000, 50, 100)  # by default every step with hundreds 
 FAKE_WORDS_MAX: Final = 512
 PROGRESS_STEP: Final = 0.25
 CPU_PACE: Final = 4.0  # typical gaps: at p99 they then stay within three medians over HTTP (docs/log.md)
-CPU_KV_BYTES: Final = 1024**3
 
 
 def run(settings: WorkerSettings) -> None:
@@ -122,10 +123,12 @@ def load(settings: WorkerSettings, metrics: WorkerMetrics) -> tuple[Card, Runner
             return _load_torch(settings, path)
     except ModelFileError as error:
         raise CannotStart(str(error)) from error
+    except OSError as error:  # no room for compiled code, say
+        raise CannotStart(f"the model cannot be loaded: {error}") from error
 
 
 def _before_torch(settings: WorkerSettings) -> None:
-    prepare(os.environ, settings.threads or os.cpu_count() or 1)
+    prepare(os.environ, settings.threads or machine.cores())
 
 
 @contextlib.contextmanager
@@ -180,9 +183,10 @@ async def serve(link: Link, drain_s: float) -> None:
 def _load_fake(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
     card = read_card(path)
     block_bytes = card.config.kv_elements_per_token * settings.block_size * 4
+    kv_bytes = pool_bytes(settings.kv_bytes, room=None)
     runner = FakeRunner(
         vocab_size=card.vocab_size,
-        blocks_total=_blocks(_kv_bytes(settings) // block_bytes, settings),
+        blocks_total=_two_or_more(kv_bytes // block_bytes, kv_bytes),
         block_size=settings.block_size,
         context_length=card.context_length,
         ids=_words(card),
@@ -200,7 +204,7 @@ def _load_torch(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
     from worker.engine.torch_runner import TorchRunner, kv_blocks, kv_dtype  # noqa: PLC0415
     from worker.models.load import load_model, resolve_dtype  # noqa: PLC0415
 
-    torch.set_num_threads(settings.threads or os.cpu_count() or 1)
+    torch.set_num_threads(settings.threads or machine.cores())
     device = torch.device("cpu")
     compiled = settings.weights != "fp32" and resolve_dtype(settings.dtype, device, settings.weights) == torch.float32
     first = beside(os.environ) if compiled else contextlib.nullcontext(False)
@@ -211,34 +215,35 @@ def _load_torch(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
             woken = another.submit(shared_work.wake)
             model = load_model(path, settings.dtype, _progress(path), device=device, weights=settings.weights)
             woken.result()
+        sized = partial(
+            memory_of,
+            model.config,
+            weights_bytes=model.weights.nbytes,
+            item_bytes=model.dtype.itemsize,
+            kv_item_bytes=kv_dtype(device, model.dtype).itemsize,
+            step_tokens=settings.step_tokens,
+            step_samples=settings.sequences_max,
+            gathers=True,
+        )
+        kv_bytes = pool_bytes(settings.kv_bytes, _room(sized(kv_tokens=0)))
     except ValueError as error:
         raise CannotStart(str(error)) from error
-    found = kv_blocks(
-        _kv_bytes(settings), model.config, block_size=settings.block_size, device=device, model_dtype=model.dtype
-    )
-    blocks = _blocks(found, settings)
-    memory = memory_of(
-        model.config,
-        weights_bytes=model.weights.nbytes,
-        item_bytes=model.dtype.itemsize,
-        kv_item_bytes=kv_dtype(device, model.dtype).itemsize,
-        kv_tokens=(blocks - 1) * settings.block_size,
-        step_tokens=settings.step_tokens,
-        step_samples=settings.sequences_max,
-        gathers=True,
-    )
+    blocks = kv_blocks(kv_bytes, model.config, block_size=settings.block_size, device=device, model_dtype=model.dtype)
+    memory = sized(kv_tokens=(_two_or_more(blocks, kv_bytes) - 1) * settings.block_size)
     log.get("worker").info("model.memory", **asdict(memory))
     return model.card, TorchRunner(model, CpuOps(), blocks_total=blocks, block_size=settings.block_size)
 
 
-def _kv_bytes(settings: WorkerSettings) -> int:
-    return CPU_KV_BYTES if settings.kv_bytes is None else settings.kv_bytes
+def _room(loaded: Memory) -> int | None:
+    """Bytes for the KV pool, beside what is held now and what a step takes."""
+    limit = machine.memory()
+    return None if limit is None else limit - machine.memory_held() - loaded.activations_bytes
 
 
-def _blocks(found: int, settings: WorkerSettings) -> int:
-    if found < 2:
-        raise CannotStart(f"FOREBAY_KV_BYTES={_kv_bytes(settings)} does not hold two blocks of the KV pool")
-    return found
+def _two_or_more(blocks: int, kv_bytes: int) -> int:
+    if blocks < 2:
+        raise CannotStart(f"FOREBAY_KV_BYTES={kv_bytes} does not hold two blocks of the KV pool")
+    return blocks
 
 
 def _progress(path: Path) -> Callable[[float], None]:

@@ -51,7 +51,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     with a scale for each token and head; on CUDA alone."""
 
     kv_bytes: Positive | None = None
-    """Of the KV pool; without a number, 1 GiB on a CPU, and on CUDA what is left of `memory_share`."""
+    """Of the KV pool; without a number, 1 GiB on a CPU or what its memory has room for, and on CUDA what is left of
+    `memory_share`."""
 
     memory_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.9
     """Of a CUDA device's memory: what this worker and all else on it may take."""
@@ -76,7 +77,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     the longest step that is in order: a whole budget of prompt tokens on a slow processor."""
 
     threads: Positive | None = None
-    """That compute; without a number, one per core."""
+    """That compute; without a number, one per core that the process may use, by its affinity and its control group."""
 
     fake_step_us: Microseconds = 10_000
     fake_token_us: Microseconds = 0

@@ -83,7 +83,7 @@ class Admission:
         max_tokens = self._max_tokens(entitlement, generation, max(map(len, prompts)))
         _check_least(generation, max_tokens)
         output_tokens = len(prompts) * generation.n * max_tokens
-        sampling = _sampling(generation, max_tokens)
+        sampling = _sampling(generation, max_tokens, model.encoder.special_ids(generation.stop))
         job = self._job(entitlement, request_id, prompts, n=generation.n, sampling=sampling, wait_s=wait_s, trace=trace)
         check(job, pool)
         headers = await self._reserve(entitlement, request_id, sum(map(len, prompts)), output_tokens)
@@ -190,7 +190,8 @@ class Admission:
         )
 
 
-def _sampling(generation: Generation, max_tokens: int) -> wire.Sampling:
+def _sampling(generation: Generation, max_tokens: int, stopping: tuple[int, ...]) -> wire.Sampling:
+    """`stopping`: tokens that are told to end the answer by their names."""
     return wire.Sampling(
         max_tokens=max_tokens,
         temperature=generation.temperature,
@@ -206,7 +207,7 @@ def _sampling(generation: Generation, max_tokens: int) -> wire.Sampling:
         frequency_penalty=generation.frequency_penalty,
         repetition_penalty=generation.repetition_penalty,
         min_tokens=generation.min_tokens,
-        stop_token_ids=generation.stop_token_ids,
+        stop_token_ids=generation.stop_token_ids + stopping,
     )
 
 

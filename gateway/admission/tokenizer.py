@@ -35,6 +35,7 @@ class PromptEncoder:
         self._tokenizer = Tokenizer.from_buffer(card.tokenizer)
         vocabulary = self._tokenizer.get_vocab()
         self._token_chars_max = max(map(len, vocabulary))
+        self._specials = {self._token_text(token): token for token in card.special_ids}
         self._has_rowless = max(vocabulary.values()) >= card.vocab_size
         self._template, self._no_template = _compiled(card.chat_template)
         self._bos = self._token_text(card.bos_id)
@@ -45,6 +46,10 @@ class PromptEncoder:
     def context_max(self) -> int:
         """Tokens, prompt + output, that a worker can hold."""
         return min(self._card.context_length, self._card.request_tokens_max)
+
+    def special_ids(self, names: Sequence[str]) -> tuple[int, ...]:
+        """The special tokens with these names: they are in no answer's text."""
+        return tuple(self._specials[name] for name in names if name in self._specials)
 
     async def encode(self, generation: Generation) -> list[list[int]]:
         """The ids of each prompt, never empty. Raises InvalidRequest."""

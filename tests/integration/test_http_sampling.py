@@ -7,7 +7,7 @@ import pytest
 
 from shared import wire
 from tests.scripted_gateway import Play, ScriptedGateway, scripted_gateway
-from tests.tiny_model import CONTEXT, MODEL
+from tests.tiny_model import BOS, CONTEXT, MODEL
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 BODIES = {
@@ -87,6 +87,11 @@ async def test_every_parameter_reaches_the_worker(gateway: ScriptedGateway, path
         min_tokens=2,
         stop_token_ids=(7, 299),
     )
+
+
+async def test_a_stop_that_is_the_name_of_a_special_token_is_that_token(gateway: ScriptedGateway, path: str) -> None:
+    told = await asked(gateway, path, stop=["<s>", "<s>user"], stop_token_ids=[7])
+    assert (told.stop, told.stop_token_ids) == (("<s>", "<s>user"), (7, BOS))
 
 
 async def test_null_is_the_default_of_every_parameter(gateway: ScriptedGateway, path: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from worker.models.config import ModelConfig
 
+POOL_DEFAULT = 1024**3
 LOGIT_COPIES = 3  # of a step's float32 logits: as computed, processed, and sorted by the sampler
 
 
@@ -46,3 +47,15 @@ def memory_of(
         kv_tokens=kv_tokens,
         full_contexts=kv_tokens // config.context_length,
     )
+
+
+def pool_bytes(asked: int | None, room: int | None) -> int:
+    """The bytes of a KV pool on a CPU: what was asked for, else 1 GiB or what there is room for. Its memory is taken as
+    it is written to, so a pool that is too large would end the process in the middle of its work. `room`: bytes
+    beside the weights and the largest step, None if that is not known. Raises ValueError where too much was asked for.
+    """
+    if asked is None:
+        return POOL_DEFAULT if room is None else max(0, min(POOL_DEFAULT, room))
+    if room is not None and asked > room:
+        raise ValueError(f"FOREBAY_KV_BYTES={asked} does not fit: {max(0, room)} bytes are left beside the model")
+    return asked

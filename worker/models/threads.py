@@ -3,8 +3,10 @@
 Must be decided before torch and numba are imported, so never imports them. What the environment already says holds.
 """
 
+import contextlib
 import hashlib
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import MutableMapping
@@ -14,6 +16,8 @@ import kernels
 
 WAIT_POLICY, SPIN, COUNT, CACHE = "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "NUMBA_NUM_THREADS", "NUMBA_CACHE_DIR"
 SPIN_TURNS = "1000"  # some microseconds
+ROOM_BYTES = 2**26  # some ten times what compiled code takes
+PICKLED = b"\x80", b"."  # how what numba keeps begins and ends
 OPTIMISATION, ENOUGH = "NUMBA_OPT", "2"  # 3 takes a quarter longer to compile, and what it makes is no faster
 
 
@@ -31,11 +35,13 @@ def prepare(environ: MutableMapping[str, str], threads: int) -> None:
     environ.setdefault(OPTIMISATION, ENOUGH)
     if CACHE not in environ:
         environ[CACHE] = str(cache_folder(environ) / version(Path(kernels.__file__).parent))
+    discard_damaged(Path(environ[CACHE]))
 
 
 def cache_folder(environ: MutableMapping[str, str]) -> Path:
-    """Where compiled code may stay from one start to the next: the user's cache if it can be written, else a folder of
-    this user among the temporary files. What numba would choose fails where neither the package nor a home is writable.
+    """Where compiled code may stay from one start to the next: the user's cache if it can be written and has room, else
+    a folder of this user among the temporary files. What numba would choose fails where neither the package nor a home
+    is writable.
     """
     kept: list[Path] = []
     if home := environ.get("XDG_CACHE_HOME"):
@@ -43,7 +49,9 @@ def cache_folder(environ: MutableMapping[str, str]) -> Path:
     elif home := environ.get("HOME"):
         kept.append(Path(home) / ".cache" / "forebay")
     kept.append(Path(tempfile.gettempdir()) / f"forebay-{os.getuid()}")
-    return next(filter(_is_ours_alone, kept), None) or Path(tempfile.mkdtemp(prefix="forebay-"))
+    return next((folder for folder in kept if _is_ours_alone(folder) and _has_room(folder)), None) or Path(
+        tempfile.mkdtemp(prefix="forebay-")
+    )
 
 
 def version(sources: Path) -> str:
@@ -52,6 +60,21 @@ def version(sources: Path) -> str:
     """
     contents = (path.read_bytes() for path in sorted(sources.glob("*.py")))
     return hashlib.sha256(b"\0".join(contents)).hexdigest()[:12]
+
+
+def discard_damaged(folder: Path) -> None:
+    """Files of compiled code that a crash or a full disk has left without their ends, or empty: numba ends with them
+    at every start, where without them it compiles again.
+    """
+    for path in folder.rglob("*.nb[ic]"):
+        with contextlib.suppress(OSError):
+            content = path.read_bytes()
+            if (content[:1], content[-1:]) != PICKLED:
+                path.unlink()
+
+
+def _has_room(folder: Path) -> bool:
+    return shutil.disk_usage(folder).free >= ROOM_BYTES
 
 
 def _is_ours_alone(folder: Path) -> bool:

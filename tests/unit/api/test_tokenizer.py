@@ -181,3 +181,8 @@ async def test_the_marks_of_what_the_assistant_said_are_passed_over(threads: Exe
     turns = chat(Turn("user", "ab"), Turn("assistant", "cd"))
     want = await PromptEncoder(card(chat_template=plain), threads).encode(turns)
     assert await PromptEncoder(card(chat_template=marked), threads).encode(turns) == want
+
+
+def test_special_tokens_are_known_by_their_names_alone(demo: PromptEncoder) -> None:
+    names = ("<|im_start|>", "user", "<|im_start|>user", " <|im_end|>", "<|im_end|>")
+    assert demo.special_ids(names) == (1, 2)

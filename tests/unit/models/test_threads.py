@@ -1,9 +1,15 @@
 import os
+import pickle
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from worker.models import threads
+
+
+class Usage(NamedTuple):
+    free: int
 
 
 def test_what_the_environment_says_holds(tmp_path):
@@ -40,6 +46,22 @@ def test_compiled_code_has_a_place_where_no_home_can_be_written(tmp_path, monkey
     folder = threads.cache_folder({name: str(file) for name in environ})
     assert folder.parent == tmp_path
     assert os.access(folder, os.W_OK)
+
+
+def test_compiled_code_is_not_kept_where_the_disk_is_full(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: Usage(2**30 if path.parent == tmp_path else 2**20))
+    assert threads.cache_folder({"HOME": str(tmp_path / "home")}).parent == tmp_path
+
+
+@pytest.mark.parametrize("left", [b"", b"\x80\x04\x95", b"\x80\x04K\x01.\0\0", b"\0\0\0."])
+def test_what_a_crash_has_left_of_compiled_code_is_compiled_again(tmp_path, left):
+    whole, damaged = tmp_path / "kernels" / "a-1.nbi", tmp_path / "kernels" / "a-1.1.nbc"
+    whole.parent.mkdir()
+    whole.write_bytes(pickle.dumps(1))
+    damaged.write_bytes(left)
+    threads.prepare({"NUMBA_CACHE_DIR": str(tmp_path)}, 1)
+    assert list(whole.parent.iterdir()) == [whole]
 
 
 @pytest.mark.parametrize("what", ["link", "dangling link", "file", "open to all"])

@@ -26,6 +26,8 @@ def test_defaults_need_only_nats() -> None:
         ("TIERS", "0,x"),
         ("TIERS", ","),
         ("KV_BYTES", "0"),
+        ("THREADS", "0"),
+        ("THREADS", "-1"),
         ("TOKENS_PER_STEP", "0"),
         ("BLOCK_SIZE", "0"),
         ("KV_DTYPE", "int4"),
