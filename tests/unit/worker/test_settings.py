@@ -38,7 +38,6 @@ def test_defaults_need_only_nats() -> None:
         ("POOL", "a b"),
         ("TIERS", "-1"),
         ("TIERS", "10"),
-        ("THREADS", "0"),
         ("DRAIN_S", "-1"),
         ("FAKE_STEP_US", "-1"),
     ],
