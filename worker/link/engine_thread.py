@@ -3,6 +3,9 @@
 Owns the thread. Commands go in under a condition, one report per step comes out on the event loop. Invariant: only the
 thread touches the engine, and it is never more than `reports_max` steps ahead of the loop.
 
+Whoever computes in Python keeps the interpreter from the loop. A step on a device or in compiled loops lets go of it;
+after one that is too short to have done so, the thread waits until its report was taken.
+
 A failure of the engine itself (its own invariants, not a runner's error, which ends only the requests of a step) ends
 the thread: `failed` carries it, and the worker stops.
 """
@@ -18,6 +21,8 @@ from worker.engine.errors import EngineError
 from worker.engine.request import EngineRequest
 from worker.engine.results import EngineStats, RequestTotals, StepResult
 
+SHORT_STEP_S = 0.002
+HAND_OVER_S_MAX = 0.05
 FULL_CHECK_EVERY = 100  # changes to idle: the full check takes 26 ms with 50,000 cached blocks
 
 
@@ -43,6 +48,7 @@ class EngineThread:
         self._wake = threading.Condition()
         self._stopping = False
         self._slots = threading.Semaphore(reports_max)
+        self._taken = threading.Event()  # the last report
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._busy_since: float | None = None
@@ -87,10 +93,13 @@ class EngineThread:
                 self._busy_since = time.monotonic()
                 report = self._turn(commands)
                 self._slots.acquire()  # released when the loop has taken the report
+                self._taken.clear()
                 self._loop.call_soon_threadsafe(self._hand_over, report)
                 if not self._engine.has_work:
                     self._check_idle()
                     self._busy_since = None
+                elif report.step_s < SHORT_STEP_S:
+                    self._taken.wait(HAND_OVER_S_MAX)
         except Exception as error:  # noqa: BLE001 - the thread's outermost frame: the loop must learn of it
             self._loop.call_soon_threadsafe(self._fail, error)
 
@@ -139,6 +148,7 @@ class EngineThread:
     def _hand_over(self, report: Report) -> None:
         self._slots.release()
         self._deliver(report)
+        self._taken.set()
 
     def _fail(self, error: Exception) -> None:
         assert self.failed is not None

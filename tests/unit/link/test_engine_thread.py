@@ -10,6 +10,7 @@ from tests.integration.fleet import toy_engine
 from worker.engine.engine import Engine
 from worker.engine.errors import InvalidRequest
 from worker.engine.request import EngineRequest, SamplingParams
+from worker.link import engine_thread
 from worker.link.engine_thread import EngineThread, Report
 
 
@@ -129,6 +130,27 @@ async def test_a_broken_invariant_ends_the_thread_and_is_told(fault) -> None:
     assert thread.failed is not None
     with pytest.raises(AssertionError):
         await asyncio.wait_for(asyncio.shield(thread.failed), 10)
+    assert await thread.stop(10)
+
+
+async def test_a_short_step_is_taken_before_the_next_one_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first token would wait for all steps that the thread makes before it lets go of the interpreter."""
+    monkeypatch.setattr(engine_thread, "SHORT_STEP_S", 60.0)
+    monkeypatch.setattr(engine_thread, "HAND_OVER_S_MAX", 60.0)
+    engine, _ = toy_engine(step_us=0)
+    ahead: list[int] = []
+
+    class Watched(Reports):
+        def __call__(self, report: Report) -> None:
+            super().__call__(report)
+            ahead.append(engine.stats().generated_tokens_total - self.tokens)
+
+    reports = Watched()
+    thread = EngineThread(engine, reports, reports_max=4)
+    thread.start()
+    thread.add(request(max_tokens=200))
+    await reports.until(lambda: reports.tokens == 200)
+    assert set(ahead) == {0}
     assert await thread.stop(10)
 
 
