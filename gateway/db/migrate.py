@@ -40,6 +40,10 @@ class SchemaBusy(SchemaError):
     """Another session holds a lock on a table that a migration must change. Nothing was changed."""
 
 
+class SchemaMisplaced(SchemaError):
+    """The database, or the account, is not set up for what is migrated. Nothing was changed."""
+
+
 def _config() -> Config:
     config = Config()
     config.set_main_option("script_location", str(Path(migrations.__file__).parent).replace("%", "%%"))
@@ -66,9 +70,24 @@ def _refuse_newer(revision: str | None) -> None:
         )
 
 
+def _refuse_misplaced(connection: Connection) -> None:
+    encoding, schema = connection.execute(text("SELECT current_setting('server_encoding'), current_schema()")).one()
+    if encoding != "UTF8":
+        raise SchemaMisplaced(
+            f"the database's encoding is {encoding}, which holds not every name: create it with"
+            " ENCODING 'UTF8' TEMPLATE template0"
+        )
+    if schema != "public":
+        where = "nowhere" if schema is None else f"in the schema {schema}"
+        raise SchemaMisplaced(
+            f"the account's search_path would have tables made {where}; its first schema that exists must be public"
+        )
+
+
 def _upgrade(connection: Connection, lock_wait_ms: int) -> tuple[str | None, str]:
     connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK_KEY})
     connection.execute(text("SELECT set_config('lock_timeout', :wait, true)"), {"wait": f"{lock_wait_ms}ms"})
+    _refuse_misplaced(connection)
     before = _revision(connection)
     _refuse_newer(before)
     config = _config()
@@ -78,7 +97,9 @@ def _upgrade(connection: Connection, lock_wait_ms: int) -> tuple[str | None, str
 
 
 async def upgrade(url: str, *, lock_wait_ms: int = LOCK_WAIT_MS) -> tuple[str | None, str]:
-    """Run pending migrations and return the revisions before and after. Raises SchemaTooNew, SchemaBusy."""
+    """Run pending migrations and return the revisions before and after. Raises SchemaTooNew, SchemaBusy,
+    SchemaMisplaced.
+    """
     database = engine.create(url, connections_max=1, command_timeout_s=None)
     try:
         async with database.begin() as connection:

@@ -148,7 +148,8 @@ class Attempt:
 
 def end_error(end: wire.End) -> GatewayError | None:
     """What a worker's End means to the client; None for a complete answer."""
-    message = end.message or "The worker ended this request with an error."
+    gave_up = end.outcome == "cancelled"  # by itself, or nobody would be told: it had not heard of this gateway
+    message = end.message or f"The worker {'gave this request up' if gave_up else 'ended this request with an error'}."
     if end.outcome == "finished":
         return None
     if end.error == "does_not_fit":
@@ -157,6 +158,6 @@ def end_error(end: wire.End) -> GatewayError | None:
         return InvalidRequest(message)
     if end.error == "shutdown":
         return Unavailable(message, retry_after_ms=1000)
-    if end.error == "device_failed":
+    if end.error == "device_failed" or gave_up:
         return WorkerLost(message)
     return RequestFailed(message)

@@ -15,7 +15,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection
 
 from gateway.db import engine, pools, tables
-from gateway.db.migrate import SchemaBusy, SchemaTooNew, SchemaTooOld, check, head, upgrade
+from gateway.db.migrate import SchemaBusy, SchemaMisplaced, SchemaTooNew, SchemaTooOld, check, head, upgrade
 from tests import services
 
 UPGRADE = """
@@ -89,6 +89,28 @@ async def test_a_table_that_somebody_holds_is_not_waited_for(empty_url: str) -> 
             await upgrade(empty_url, lock_wait_ms=1)
         await held.rollback()
         assert await dump.fetchval("SELECT to_regclass('tenants')") is None
+
+
+@pytest.mark.parametrize(
+    ("made", "settings", "told"),
+    [
+        ("TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'", (), "encoding is SQL_ASCII"),
+        ("", ("ALTER DATABASE {0} SET search_path = ''",), "made nowhere"),
+        ("", ("CREATE SCHEMA app", "ALTER DATABASE {0} SET search_path = app, public"), "in the schema app"),
+    ],
+)
+async def test_a_database_that_could_not_hold_it_is_refused_before_anything_is_made(
+    postgres_url: str, made: str, settings: tuple[str, ...], told: str
+) -> None:
+    name = f"misplaced_{uuid.uuid4().hex[:12]}"
+    async with connected(postgres_url) as server:
+        await server.execute(f"CREATE DATABASE {name} {made}")
+        async with connected(services.database_url(postgres_url, name)) as connection:
+            for statement in settings:
+                await connection.execute(statement.format(name))
+        with pytest.raises(SchemaMisplaced, match=told):
+            await upgrade(services.database_url(postgres_url, name))
+        await server.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 async def test_a_newer_schema_is_refused(database_url: str) -> None:

@@ -19,7 +19,7 @@ from tests.unit.dispatch.samples import attempt, chunk, end
         ("error", "device_failed", WorkerLost),
         ("error", "engine_error", RequestFailed),
         ("error", "a code of a later version", RequestFailed),
-        ("cancelled", None, RequestFailed),
+        ("cancelled", None, WorkerLost),
     ],
 )
 def test_every_end_that_is_not_an_answer_is_an_error(outcome, error, kind) -> None:
