@@ -46,7 +46,7 @@ class Inspected:
         """A step of the engine; what ran before it is known to the check."""
         self._running = list(self.engine._scheduler.running)
         result = self.engine.step()
-        self.engine.took(result, 0.001 + 0.002 * result.tokens)
+        self.engine.record_time(result, 0.001 + 0.002 * result.tokens)
         self._check_sharing()
         return result
 
