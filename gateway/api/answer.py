@@ -66,8 +66,8 @@ class Answers:
         except Exception as error:  # noqa: BLE001 - the outermost place: every request gets its answer and its line
             self._ended(record, error)
             if not record.answering:
-                told = error if isinstance(error, GatewayError) else _unexpected(error, record, scope)
-                await _reply(send, record, errors.status(told), errors.headers(told), errors.encode(told))
+                shown = error if isinstance(error, GatewayError) else _unexpected(error, record, scope)
+                await _reply(send, record, errors.status(shown), errors.headers(shown), errors.encode(shown))
         except BaseException as error:
             self._ended(record, error)
             raise
@@ -80,8 +80,8 @@ class Answers:
     def _ended(self, record: RequestRecord, error: BaseException | None) -> None:
         if record.trace.sampled:
             endpoint = self._endpoint
-            told = spans(record, error, path=endpoint.path, operation=endpoint.operation, now_s=monotonic())
-            self._services.tracer.record(told)
+            recorded = spans(record, error, path=endpoint.path, operation=endpoint.operation, now_s=monotonic())
+            self._services.tracer.record(recorded)
         record.end(error)
 
     async def _served(self, record: RequestRecord, scope: Scope, receive: Receive, send: Send) -> bytes | None:
@@ -213,16 +213,16 @@ async def _events(exchange: Exchange, shape: Shape, record: RequestRecord) -> tu
                 return data, False
         closing = shape.closing(Usage.of(await exchange.end()))
     except GatewayError as error:
-        told = error
+        shown = error
     except Exception:  # the last place that can tell the client
         logger.exception("stream.crashed", request=record.request, trace=record.trace.trace)
-        told = GatewayError(errors.UNEXPECTED)
+        shown = GatewayError(errors.UNEXPECTED)
     else:
         record.outcome = OK
         return closing, True
-    record.outcome = errors.outcome(told)
+    record.outcome = errors.outcome(shown)
     await exchange.close()
-    return event(errors.encode(told)), True
+    return event(errors.encode(shown)), True
 
 
 def _unexpected(error: Exception, record: RequestRecord, scope: Scope) -> GatewayError:
@@ -231,13 +231,13 @@ def _unexpected(error: Exception, record: RequestRecord, scope: Scope) -> Gatewa
     return errors.unexpected(error, request=record.request, trace=record.trace.trace, retry=retry)
 
 
-async def _reply(send: Send, record: RequestRecord, status: int, told: dict[str, str], content: bytes) -> None:
-    lines = [JSON, (b"content-length", b"%d" % len(content)), *_lines(record, told)]
+async def _reply(send: Send, record: RequestRecord, status: int, headers: dict[str, str], content: bytes) -> None:
+    lines = [JSON, (b"content-length", b"%d" % len(content)), *_lines(record, headers)]
     await send({"type": "http.response.start", "status": status, "headers": lines})
     await send({"type": "http.response.body", "body": content, "more_body": False})
 
 
-def _lines(record: RequestRecord, told: dict[str, str]) -> list[tuple[bytes, bytes]]:
+def _lines(record: RequestRecord, headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
     lines = requestid.header_lines(record.request, record.trace.trace)
-    lines += [(name.encode(), value.encode()) for name, value in told.items()]
+    lines += [(name.encode(), value.encode()) for name, value in headers.items()]
     return lines
