@@ -147,7 +147,7 @@ class Attempt:
 
 
 def end_error(end: wire.End) -> GatewayError | None:
-    """What a worker's End means to the client; None for a complete answer."""
+    """The error that a worker's End means to the client; None for an answer that is complete."""
     message = end.message or "The worker ended this request with an error."
     if end.outcome == "finished":
         return None
