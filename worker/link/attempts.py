@@ -185,11 +185,4 @@ class Attempts:
         return list(self._by_gateway.get(gateway, {}).values())
 
     def roll(self, gateway: str) -> wire.Roll:
-        return wire.Roll(
-            entries=tuple(
-                wire.RollEntry(
-                    request=attempt.job.request, attempt=attempt.job.attempt, seq=attempt.seq, tokens=attempt.tokens
-                )
-                for attempt in self.of_gateway(gateway)
-            )
-        )
+        return wire.Roll(entries=tuple(attempt.roll_entry() for attempt in self.of_gateway(gateway)))
