@@ -15,7 +15,7 @@ from bench.workload import Workload
 from gateway.admission.tokenizer import PromptEncoder
 from gateway.api import body, chat
 from gateway.api.chat_shape import ChatShape
-from gateway.api.shape import Heading
+from gateway.api.shape import AnswerSpec
 from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.inbox import Inbox
 from shared import wire
@@ -47,7 +47,9 @@ async def measured(workload: Workload) -> list[Part]:
             _us(lambda: _run(encoder.encode(generation))),
             _us(lambda: encoder.render(generation.turns)),
         )
-    shape = ChatShape(Heading(request="0" * 36, created_s=0, model="m", choices=1, logprobs=False, include_usage=True))
+    shape = ChatShape(
+        AnswerSpec(request="0" * 36, created_s=0, model="m", choices=1, logprobs=False, include_usage=True)
+    )
     chunk = _chunk(0, 1)
     return [
         Part("decode and check the body", _us(lambda: endpoint.parse(body.decode(data, endpoint.decoder)))),
