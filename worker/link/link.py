@@ -109,7 +109,7 @@ class Link:
 
     @property
     def ready(self) -> bool:
-        """Whether it claims jobs, as far as it knows."""
+        """Claiming, as far as we know."""
         return self.bus.ready and not self._draining and self._tasks.failed is None and self.fault is None
 
     @property

@@ -94,9 +94,7 @@ def _tokenizer(folder: ModelFolder, config: Fields) -> Tokenizer:
 
 
 def _named(config: Fields) -> list[str]:
-    """Every special token that has a name. `extra_special_tokens` may also be a list, whose tokens are special
-    anyway.
-    """
+    """Every special token that has a name; `extra_special_tokens` may also be a list, of such as are special anyway."""
     found = [_content(config, key) for key in NAMED]
     if isinstance(config.values.get(EXTRA), dict):
         extra = config.inner(EXTRA)
