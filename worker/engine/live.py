@@ -18,10 +18,10 @@ class Prompt:
     counted: int = 0  # tokens, from the first on, that were cached or computed at least once
     started: bool = False
 
-    def start(self, found: int) -> None:
-        """Its first choice starts, with `found` tokens from the cache."""
+    def start(self, cached: int) -> None:
+        """Its first choice starts, with `cached` tokens from the cache."""
         self.started = True
-        self.cached = self.counted = min(found, self.known)
+        self.cached = self.counted = min(cached, self.known)
 
     def computed(self, start: int, end: int) -> int:
         """A choice has computed its tokens `start` to `end`. Returns how many of the prompt's tokens among them are

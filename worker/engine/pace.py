@@ -5,9 +5,9 @@ alone, averaged over the tokens lately decoded. A bound by each step's own decod
 four times the median (`bench.arrivals`).
 
 Owns what the parts of a step cost on this machine, learned from the steps that were run: a fixed part, one per decode,
-one per prompt token, one per pair of a prompt token and a token before it, and one per token that a chunk finds in the
-cache. Knows no clock and no sequence: seconds are passed in. Invariant: every cost stays above zero, and a cost that a
-step did not involve does not change.
+one per prompt token, one per pair of a prompt token and a token before it, and one per token before a chunk. Knows no
+clock and no sequence: seconds are passed in. Invariant: every cost stays above zero, and a cost that a step did not
+involve does not change.
 
 Learned by the exponentiated gradient (Kivinen and Warmuth, Information and Computation 132, 1997): the ratio of the
 measured to the expected time moves each cost by its share in the expectation.
@@ -23,7 +23,7 @@ SPARE_LEAST = 1.0  # prompts may always take at least this multiple of the decod
 TOKENS_LEAST = 8  # of the first prompt of a step, whatever they cost: it must make progress
 
 # Initial costs in seconds, of the demo model on two cores. Other models differ mostly by one common factor.
-STEP_S, DECODE_S, TOKEN_S, PAIR_S, FOUND_S = 0.03, 0.0036, 0.0025, 1e-6, 1e-5
+STEP_S, DECODE_S, TOKEN_S, PAIR_S, CONTEXT_S = 0.03, 0.0036, 0.0025, 1e-6, 1e-5
 
 
 @dataclass(slots=True, frozen=True)
@@ -33,12 +33,12 @@ class Work:
     decodes: int = 0
     tokens: int = 0  # of prompts
     pairs: float = 0.0  # of a prompt token and a token before it
-    found: int = 0  # tokens before the chunks, already in the cache
+    context: int = 0  # tokens before the chunks, computed earlier
 
     def beside(self, tokens: int, computed: int) -> "Work":
         """This work plus a chunk of `tokens` of a prompt of which `computed` tokens are done."""
         pairs = tokens * (computed + tokens / 2)
-        return Work(self.decodes, self.tokens + tokens, self.pairs + pairs, self.found + computed)
+        return Work(self.decodes, self.tokens + tokens, self.pairs + pairs, self.context + computed)
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Pace:
     """A step with prompts should take at most `times` the typical gap."""
 
     times: float
-    costs_s: list[float] = field(default_factory=lambda: [STEP_S, DECODE_S, TOKEN_S, PAIR_S, FOUND_S])
+    costs_s: list[float] = field(default_factory=lambda: [STEP_S, DECODE_S, TOKEN_S, PAIR_S, CONTEXT_S])
     typical_decodes: float = 1.0
 
     def expected_s(self, work: Work) -> float:
@@ -79,8 +79,8 @@ class Pace:
 
     def tokens(self, spare_s: float, computed: int) -> int:
         """The size of the longest such chunk that takes at most `spare_s`."""
-        _, _, token_s, pair_s, found_s = self.costs_s
-        left_s = spare_s - found_s * computed
+        _, _, token_s, pair_s, context_s = self.costs_s
+        left_s = spare_s - context_s * computed
         if left_s <= 0:
             return 0
         # left = tokens * each + tokens^2 * pair / 2
@@ -88,5 +88,5 @@ class Pace:
         return int(2 * left_s / (each_s + math.sqrt(each_s * each_s + 2 * pair_s * left_s)))
 
     def _parts_s(self, work: Work) -> list[float]:
-        amounts = (1, work.decodes, work.tokens, work.pairs, work.found)
+        amounts = (1, work.decodes, work.tokens, work.pairs, work.context)
         return [cost * amount for cost, amount in zip(self.costs_s, amounts, strict=True)]
