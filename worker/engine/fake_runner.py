@@ -20,9 +20,9 @@ _MASK = (1 << 64) - 1
 
 
 class FakeRunner:
-    """Implements `worker.engine.runner.Runner`. `ids` are the tokens to choose from; `step_us` and `token_us` are what
-    a step and each of its tokens take. A bias of 100 forces a token, one of -100 bans it, others have no effect. Banned
-    tokens (those that end a text, until min_tokens) are not said; penalties and truncation have no effect.
+    """Implements `worker.engine.runner.Runner`. `ids` are the tokens to choose from; `step_us` and `token_us` are the
+    time of a step and of each of its tokens. A bias of 100 forces a token, one of -100 bans it, others have no effect.
+    Banned tokens (those that end a text, until min_tokens) are never chosen; penalties and truncation have no effect.
     """
 
     def __init__(
