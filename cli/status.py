@@ -14,7 +14,7 @@ from cli.embedded.settings import environment, from_environment
 from cli.embedded.state import Service
 from cli.errors import NothingRunning
 
-WIDTH = 200  # of a pipe, which has no width
+WIDTH = 200  # of a pipe, which has none of its own
 
 
 def status(*, data_dir: Path | None = None) -> None:

@@ -1,8 +1,7 @@
 """The worker's Prometheus metrics. Reads what others count; owns only the histograms and the count of late kernels.
 
-`forebay_kv_blocks_total` are the usable blocks, without the null block; `forebay_kv_blocks_free` are those that no
-sequence holds. `forebay_kernels_compiled_late_total` should stay at 0: each late kernel delays every stream of its
-worker.
+`forebay_kv_blocks_total` are the usable blocks, without the null block; `forebay_kv_blocks_free` those that no sequence
+holds. `forebay_kernels_compiled_late_total` is to stay at 0: each one held up every stream of its worker.
 """
 
 from collections.abc import Iterator

@@ -60,7 +60,7 @@ def _joined(parts: list[Sampled]) -> Sampled:
 
 
 def _sample(logits: Tensor, params: list[SampleParams]) -> Sampled:
-    sums = logits.sum(-1)  # a NaN or infinity makes the sum non-finite; cheaper than a test per element
+    sums = logits.sum(-1)  # one NaN or infinity makes it so; cheaper than a test per element
     processed = process(logits, params)
     drawn = [row for row, p in enumerate(params) if p.temperature >= TEMPERATURE_MIN]
     scaled = processed / _temperatures(params, logits.device) if drawn else processed
