@@ -25,13 +25,13 @@ WARM_DECISIONS = 20
 MARGIN_S = 60.0
 MODEL_ID = uuid7()
 ALLOWED = 10_000_000_000  # never reached
-BOOKED_S = 0.1  # what was settled waits so long for the ledger
+BOOKED_S = 0.1  # how long settled rows wait for the ledger's deletion
 
 
 class Decisions(msgspec.Struct, frozen=True, kw_only=True):
-    took_s: Spread | None  # of those that Postgres made, from the call
-    failed: int  # not made in time, or made by the local share, or a refusal
-    cpu_s: float  # of this process for one, with its start, its settlement and its part of the load
+    took_s: Spread | None  # of decisions by Postgres, from the call
+    failed: int  # not made in time, made by the local share, or a refusal
+    cpu_s: float  # of this process per decision, with its start, its settlement and its part of the load
 
 
 def every_limit(tenant: Tenant) -> tuple[Limit, ...]:
@@ -47,7 +47,7 @@ def every_limit(tenant: Tenant) -> tuple[Limit, ...]:
 async def decisions(
     postgres_url: str, tenant: Tenant, limits: tuple[Limit, ...], *, rate: float, duration_s: float
 ) -> Decisions:
-    """Admit at `rate` under `limits`, start and settle every one."""
+    """Admit at `rate` under `limits`; start and settle every request."""
     pool = pools.create(postgres_url, connections_max=LIMITER_CONNECTIONS_MAX)
     try:
         async with (
@@ -69,7 +69,7 @@ async def decisions(
 
 @contextlib.asynccontextmanager
 async def _ledger(pool: asyncpg.Pool, tenant: Tenant) -> AsyncGenerator[None]:
-    """In its place: takes settled rows away, as it does with what it has booked."""
+    """Stands in for the ledger: deletes settled rows, as it does for what it has booked."""
 
     async def book() -> None:
         while True:
@@ -96,7 +96,7 @@ async def _at_rate(
 
 
 async def _decide(limiter: PgLimiter, tenant: Tenant, limits: tuple[Limit, ...]) -> float | None:
-    """Seconds, or None for one that failed."""
+    """The seconds that it took, or None if it failed."""
     demand = Demand(
         request_id=uuid7(),
         tenant_id=tenant.tenant_id,

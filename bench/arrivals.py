@@ -24,7 +24,9 @@ BLOCK_SIZE, BLOCKS, CONTEXT = 16, 4_000, 4_096
 
 
 def arrivals(*, rate: float, seconds: float, pace: float | None, beside: int = 512) -> Row:
-    """Poisson arrivals, `rate` a second, for so many virtual seconds; gaps between tokens and times to the first."""
+    """Poisson arrivals at `rate` per second for `seconds` virtual seconds: gaps between tokens, and times to the first
+    one.
+    """
     chance = random.Random(rate)
     waiting = _times(chance, rate, seconds)
     arrived_at, told_at = dict(enumerate(waiting)), dict[str, list[float]]()
@@ -39,7 +41,7 @@ def arrivals(*, rate: float, seconds: float, pace: float | None, beside: int = 5
             continue
         step = engine.step()
         took_s = _price_s(step.work, chance)
-        engine.took(step, took_s)
+        engine.record_time(step, took_s)
         now += took_s
         for chunk in step.chunks:
             told_at.setdefault(chunk.request, []).append(now)

@@ -1,6 +1,6 @@
 """The engine with the real model, in process: output tokens/s and step times at rising concurrency, prefill speed.
 
-No gateway, no NATS: what remains to `bench.stack`'s numbers is their cost.
+Without gateway and NATS: the difference to `bench.stack`'s numbers is their cost.
 """
 
 import os

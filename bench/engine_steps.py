@@ -1,6 +1,6 @@
 """Drives the engine step by step and takes the times that `bench.engine` reports.
 
-All sequences of a level start together, go on to the last token, and share every step.
+All sequences of a level start together, run to the last token, and share every step.
 """
 
 import random
@@ -78,7 +78,7 @@ class Steps:
         return tokens / sorted(times)[len(times) // 2]
 
     def _finish(self, names: list[str], *, prompt_tokens: int, output_tokens: int) -> list[float]:
-        """Run one request for each name to its end. The seconds of each step in which all of them decoded."""
+        """Run one request for each name to its end. Returns the seconds of each step in which all of them decoded."""
         for name in names:
             self._add(name, prompt_tokens, output_tokens)
         steps_s: list[float] = []

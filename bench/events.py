@@ -21,7 +21,7 @@ class _Choice(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """As much as is measured of one event, or of a whole answer that was not streamed."""
+    """The measured fields of one event, or of a whole answer that was not streamed."""
 
     choices: tuple[_Choice, ...] = ()
     usage: Usage | None = None
@@ -49,7 +49,9 @@ def parse(payload: bytes) -> Answer:
 
 
 class EventReader:
-    """Cuts a byte stream into the payloads of its events, however it arrives. These streams put each on one line."""
+    """Divides a byte stream into the payloads of its events, however it arrives. In these streams each is on one
+    line.
+    """
 
     def __init__(self) -> None:
         self._rest = b""

@@ -1,6 +1,6 @@
-"""A GGUF model as a folder that other servers read: config.json, tokenizer, safetensors in bfloat16.
+"""Exports a GGUF model as a folder that other servers read: config.json, tokenizer, safetensors in bfloat16.
 
-Invariant: the same weights as ours, rounded to bfloat16, so that a comparison is of servers and not of models.
+Invariant: the exported weights are ours rounded to bfloat16, so that a comparison is of servers and not of models.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The time to the first token of the fake engine called in process: the base line without gateway, NATS and link."""
+"""The time to the first token of the fake engine, called in process: the baseline without gateway, NATS and link."""
 
 import time
 
@@ -11,7 +11,7 @@ from worker.engine.request import EngineRequest, SamplingParams
 from worker.metrics import WorkerMetrics
 from worker.settings import WorkerSettings
 
-PROMPT_ID = 100  # any token: the fake does not look
+PROMPT_ID = 100  # any token: the fake runner ignores it
 
 
 def in_process(*, prompt_tokens: int, output_tokens: int, requests: int) -> Spread:

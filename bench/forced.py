@@ -1,4 +1,4 @@
-"""Reads given continuations with the demo model and notes what it would have said at each position."""
+"""Feeds given continuations to the demo model, and records what it would have generated at each position."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ Text = tuple[list[int], list[int]]  # prompt, continuation
 @dataclass(slots=True, frozen=True)
 class Answers:
     weights_mib: float
-    ids: list[int]  # the likeliest token at each position of each continuation
-    logprobs: list[float]  # of the continuation's own token there
+    ids: list[int]  # the most likely token at each position of each continuation
+    logprobs: list[float]  # of the continuation's own token at each position
 
 
 def read(texts: Sequence[Text], mode: WeightsMode, dtype: DtypeName) -> Answers:
@@ -36,7 +36,7 @@ def read(texts: Sequence[Text], mode: WeightsMode, dtype: DtypeName) -> Answers:
 
 
 def _logits(model: LoadedModel, tokens: list[int], wanted: int) -> torch.Tensor:
-    """Those from which the last `wanted` tokens would have been drawn."""
+    """The logits from which the last `wanted` tokens would have been drawn."""
     count, config = len(tokens), model.config
     blocks = -(-count // BLOCK_SIZE)
     shape = (blocks + 1, BLOCK_SIZE, config.kv_heads, config.head_dim)

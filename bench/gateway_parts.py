@@ -1,7 +1,7 @@
-"""Processor time of a request's pure parts, each called alone in this process on what a real request would give it.
+"""Processor time of a request's pure parts, each called alone in this process with the inputs of a real request.
 
-What needs a server (the limiter, a publication) is measured where it runs; the rest of a request is the HTTP server,
-the framework and the event loop. Caches are warm here, so the sum is a lower bound.
+Parts that need a server (the limiter, a publication) are measured where they run. The rest of a request is the HTTP
+server, the framework and the event loop. Caches are warm here, so the sum is a lower bound.
 """
 
 import time
@@ -15,7 +15,7 @@ from bench.workload import Workload
 from gateway.admission.tokenizer import PromptEncoder
 from gateway.api import body, chat
 from gateway.api.chat_shape import ChatShape
-from gateway.api.shape import Heading
+from gateway.api.shape import AnswerSpec
 from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.inbox import Inbox
 from shared import wire
@@ -24,20 +24,20 @@ from worker import app
 from worker.metrics import WorkerMetrics
 from worker.settings import WorkerSettings
 
-REPEATS = 9  # the least of them counts
+REPEATS = 9  # the fastest one counts
 CALLS = 300
-CHUNKS = 64  # in a frame: one step of as many streams
+CHUNKS = 64  # chunks in a frame: one step of as many streams
 READER_BYTES_MAX = 1 << 20
 TEXT, IDS = " water", wire.pack_ids([1234])
 
 
 class Part(msgspec.Struct, frozen=True):
     name: str
-    us: float  # a request, or a chunk
+    us: float  # per request, or per chunk
 
 
 async def measured(workload: Workload) -> list[Part]:
-    """Of one request of `workload`, a chat; frames and events for a chunk."""
+    """The parts of one request of `workload`, a chat; frames and events are per chunk."""
     data, endpoint = workload.body(0), chat.ENDPOINT
     generation = endpoint.parse(body.decode(data, endpoint.decoder))
     with ThreadPoolExecutor(1) as executor:
@@ -47,7 +47,9 @@ async def measured(workload: Workload) -> list[Part]:
             _us(lambda: _run(encoder.encode(generation))),
             _us(lambda: encoder.render(generation.turns)),
         )
-    shape = ChatShape(Heading(request="0" * 36, created_s=0, model="m", choices=1, logprobs=False, include_usage=True))
+    shape = ChatShape(
+        AnswerSpec(request="0" * 36, created_s=0, model="m", choices=1, logprobs=False, include_usage=True)
+    )
     chunk = _chunk(0, 1)
     return [
         Part("decode and check the body", _us(lambda: endpoint.parse(body.decode(data, endpoint.decoder)))),
@@ -60,7 +62,7 @@ async def measured(workload: Workload) -> list[Part]:
 
 
 def _us(call: Callable[[], object]) -> float:
-    """Microseconds of processor time a call."""
+    """Microseconds of processor time per call."""
     found: list[float] = []
     for _ in range(REPEATS):
         start_s = time.process_time()
@@ -71,7 +73,7 @@ def _us(call: Callable[[], object]) -> float:
 
 
 def _run(work: Coroutine[Any, Any, object]) -> None:
-    """One that waits for nothing: short texts are encoded where they are."""
+    """Run a coroutine that never waits: short texts are encoded on the event loop."""
     try:
         work.send(None)
     except StopIteration:
@@ -119,7 +121,7 @@ def _job(number: int, prompt: bytes) -> wire.Job:
 
 
 def _card() -> wire.ModelCard:
-    """The demo model's."""
+    """The demo model's card."""
     settings = WorkerSettings(nats_url=Secret("unused"), runner="fake")
     card, _ = app.load(app.placed(settings), WorkerMetrics())
     return app.card_on_wire(card, pool="bench", tokens_max=card.context_length)

@@ -4,7 +4,7 @@ import msgspec
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of everything is sent."""
+    """The amount of everything that is sent."""
 
     idle_requests: int
     idle_tokens: int = 8

@@ -33,9 +33,9 @@ PARTS = {
     "quantized": "quantized",
     "naive": "naive",
 }
-# Together less than 8 minutes. By arithmetic some 120, 40, 70, 67 and 20 s, of which most is compiling.
+# Together less than 8 minutes. Estimated at 120, 40, 70, 67 and 20 s, mostly for compiling.
 LIMITS_S = {"kernels": 180, "speed": 70, "engine": 105, "quantized": 85, "naive": 35}
-DRY_PATIENCE = 5  # a dry run measures nothing, and may share its processor
+DRY_PATIENCE = 5  # times longer for a dry run, which measures nothing and may share its processor
 REPORT, LOG = "gpu_check.json", "gpu_check.log"
 
 
@@ -50,7 +50,7 @@ def main() -> int:
     parts = {name: _in_a_process(name, options.out, dry=options.dry_run) for name in PARTS}
     report = {"dry_run": options.dry_run, "parts": parts}
     (options.out / REPORT).write_text(json.dumps(report, indent=1))
-    text = "\n".join(_told(name, part) for name, part in parts.items())
+    text = "\n".join(_summary(name, part) for name, part in parts.items())
     with log.open("a") as file:
         file.write(text)
     print(text)
@@ -71,7 +71,7 @@ def _options() -> argparse.Namespace:
 
 
 def _in_a_process(name: str, out: Path, *, dry: bool) -> dict[str, Any]:
-    """What the part found; if it did not come to an end, why."""
+    """The part's result or, if it did not finish, the reason."""
     file = out / f"{name}.json"
     file.unlink(missing_ok=True)
     command = [sys.executable, "-m", "bench.gpu_check", "--out", str(out), "--part", name]
@@ -103,16 +103,16 @@ def _run_part(name: str, out: Path, *, dry: bool) -> int:
     machine = Machine(dry=dry)
     try:
         found = importlib.import_module(f"bench.gpu.{PARTS[name]}").run(machine)
-    except Exception:  # noqa: BLE001 - told by the process that started this one
+    except Exception:  # noqa: BLE001 - the process that started this one reports it
         traceback.print_exc()
         return 1
-    unfinished = out / f"{name}.tmp"  # killed in the middle of it, the part has found nothing
+    unfinished = out / f"{name}.tmp"  # a part that is killed while writing has no result
     unfinished.write_text(json.dumps({**asdict(found), "machine": machine.described()}))
     unfinished.replace(out / f"{name}.json")
     return 0
 
 
-def _told(name: str, part: dict[str, Any]) -> str:
+def _summary(name: str, part: dict[str, Any]) -> str:
     lines = [f"\n{name}, {part['seconds']} s: " + ", ".join(str(value) for value in part.get("machine", {}).values())]
     if part["table"]:
         lines.append(render(part["columns"], part["table"]))

@@ -1,8 +1,8 @@
-"""The load generator: many requests at once, in one of two shapes, summed up in one report.
+"""The load generator: many requests at a time, in one of two shapes, and one report.
 
-Closed loop: so many clients, each sending its next request when the last has ended. It shows what a server sustains; a
-slow server slows its clients down with it. Open loop: arrivals at a mean rate (Poisson), whatever becomes of those
-before, latencies counted from when each was due. It shows what users would feel, queues included.
+Closed loop: a number of clients, each of which sends its next request when the last has ended. It shows what a server
+sustains; a slow server slows its clients down. Open loop: arrivals at a mean rate (Poisson), whatever becomes of
+earlier ones, with latencies counted from when each was due. It shows what users would feel, queues included.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ async def poisson(client: Client, workload: Workload, *, rate: float, duration_s
 
 
 async def sent(client: Client, workload: Workload, *, rate: float, duration_s: float) -> list[Outcome]:
-    """What became of each request of such a load, in the order in which they were due."""
+    """The outcome of each request of such a load, in the order in which they were due."""
     tasks: list[asyncio.Task[Outcome]] = []
     start_s = time.perf_counter()
     async with asyncio.TaskGroup() as group:
@@ -51,7 +51,7 @@ async def sent(client: Client, workload: Workload, *, rate: float, duration_s: f
 
 
 def arrivals(rate: float, duration_s: float, seed: int) -> Iterator[float]:
-    """Times of a Poisson process, ascending from 0 (one arrives at once), the same for the same seed."""
+    """Times of a Poisson process, ascending from 0 (the first arrives at once); the same for the same seed."""
     assert rate > 0
     assert rate * duration_s <= REQUESTS_MAX
     generator = random.Random(f"arrivals/{seed}")

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def provenance() -> dict[str, Cell]:
-    """`load1` is how many processes wanted to run before it: a measurement with much more than 0 is not worth much."""
+    """`load1` is the load average before the measurement: with much more than 0, the result is of little value."""
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "commit": commit(),
@@ -47,7 +47,7 @@ def commit(root: Path = ROOT) -> str:
 
 def _git(root: Path, *words: str) -> str:
     try:
-        # No optional locks: looking must not write to somebody's index.
+        # No optional locks: reading the status must not write to the index.
         done = subprocess.run(
             ["git", "--no-optional-locks", *words],
             cwd=root,

@@ -31,7 +31,7 @@ VICTIM_RATE = 15.0
 ABUSER_TIER = 2
 ABUSER_RPM = 120
 ABUSER_RATE = 10 * ABUSER_RPM / 60
-WARM_S = 8.0  # in which the abuser uses up its burst, a minute's worth
+WARM_S = 8.0  # in which the abuser uses up its burst, one minute's refill
 REQUEST_S_MAX = 30.0
 
 

@@ -14,7 +14,7 @@ STEP_US = 1_000_000
 WAVE, WAVE_S = (
     100,
     4.0,
-)  # so many are opened at once, and so often: all 2,000 at once are refused in part, as they should be
+)  # streams per wave and seconds between waves: of all 2,000 at once, some are refused, as they should be
 SLACK_S = 10  # for the last wave to be open before the first ends
 PROMPT_TOKENS = 16
 KV_BYTES = 8 * 2**30

@@ -1,7 +1,7 @@
 """Measures three times the load that a fleet can serve: who gets an answer, who a refusal, and how soon.
 
-Against a fake engine, whose capacity is measured first. Arrivals are Poisson and from several tenants; nobody tries
-again. A refusal is a 429, 503 or 504; anything else that is no complete answer is a failure and counts as such.
+Against a fake engine, whose capacity is measured first. Arrivals are Poisson and from several tenants, without retries.
+A refusal is a 429, 503 or 504; anything else that is not a complete answer counts as a failure.
 """
 
 import asyncio
@@ -27,15 +27,15 @@ PLACES = 8  # of the worker
 STEP_US = 20_000
 OUTPUT_TOKENS = 16
 PROMPT_TOKENS = 16
-TIMES = 3  # its capacity
-FIRST_TOKEN_MS_MAX = 1_000  # that the tier lets load add
+TIMES = 3  # its capacity, as a load
+FIRST_TOKEN_MS_MAX = 1_000  # the tier's bound on what load may add
 WAIT_MS_MAX = 3_000
 REQUEST_S_MAX = 30.0
 REFUSALS = {"http_429", "http_503", "http_504"}
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
-    requests: int  # to measure the capacity by
+    requests: int  # for measuring the capacity
     duration_s: float
 
 
@@ -105,7 +105,7 @@ async def _clients(stack: launch.Stack) -> AsyncGenerator[list[Client]]:
 
 
 async def _capacity(client: Client, requests: int) -> float:
-    """Requests/s with every place taken, and none that waits for long."""
+    """Requests/s with every place taken and no request waiting for long."""
     report = await load.closed(client, _workload(0), clients=2 * PLACES, requests=requests)
     if report.failures:
         raise BenchError(f"requests failed: {report.failures}")
@@ -113,7 +113,7 @@ async def _capacity(client: Client, requests: int) -> float:
 
 
 async def _flood(clients: list[Client], rate: float, duration_s: float) -> list[list[Outcome]]:
-    """What became of each tenant's requests."""
+    """The outcomes of each tenant's requests."""
     async with asyncio.TaskGroup() as group:
         loads = [
             group.create_task(load.sent(client, _workload(1 + i), rate=rate / len(clients), duration_s=duration_s))

@@ -48,7 +48,7 @@ class Running:
 
     @property
     def cpu_s(self) -> float:
-        """What it has computed since it started, user and system."""
+        """Processor seconds since it started, user and system."""
         times = [process.cpu_times() for process in self._family()]
         return sum(spent.user + spent.system for spent in times)
 
@@ -57,7 +57,9 @@ class Running:
 
 
 def found(folder: Path, model: str, threads: int) -> list[Peer]:
-    """Those that are installed. `folder`, empty, takes the exported model if one needs it; `model`: how to call it."""
+    """The peers that are installed. `folder` is empty, and takes the exported model if one needs it; `model` is its
+    name.
+    """
     peers: list[Peer] = []
     if vllm := shutil.which("vllm"):
         export(demo_model_path(), folder)
@@ -70,22 +72,22 @@ def found(folder: Path, model: str, threads: int) -> list[Peer]:
 
 def _vllm(program: Path, folder: Path, model: str, threads: int) -> Peer:
     options = f"--served-model-name {model} --dtype bfloat16 --max-model-len {CONTEXT_TOKENS} --no-enable-log-requests"
-    # Its own documentation asks for Intel's OpenMP and tcmalloc before anything else; each if its environment has it.
+    # Its documentation recommends preloading Intel's OpenMP and tcmalloc: each if its environment has it.
     libraries = [
         p for name in ("libiomp5.so", "libtcmalloc*.so*") for p in program.resolve().parent.parent.glob(f"lib/{name}")
     ]
-    # It keeps a core for its server unless told otherwise, and on two cores halves its speed by that.
+    # By default it reserves a core for its server, which halves its speed on two cores.
     environ = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_NUM_OF_RESERVED_CPU": "0", "OMP_NUM_THREADS": str(threads)}
     if libraries:
         environ["LD_PRELOAD"] = ":".join(map(str, libraries))
-    # Not `vllm serve`: in vllm-cpu 0.32 it asks for the version of a package vllm, which is not there.
+    # Not `vllm serve`: in vllm-cpu 0.32 it reads the version of a package `vllm`, which is not installed.
     serve = [str(program.with_name("python")), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
     return Peer("vLLM bf16", [*serve, *options.split()], environ)
 
 
 @contextlib.contextmanager
 def running(peer: Peer, log: Path) -> Generator[Running]:
-    """Ready to answer. What it prints goes to `log`. Raises BenchError."""
+    """A peer that is ready to answer. Its output goes to `log`. Raises BenchError."""
     port = ports.pick()
     start_s = time.perf_counter()
     own = {name: value for name, value in os.environ.items() if not name.startswith(("FOREBAY_", "OPENAI_", "OMP_"))}
@@ -127,7 +129,7 @@ def _answers(url: str) -> bool:
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
-    """The process and what it started: vLLM's engine is a process of its own."""
+    """Stop the process and its children: vLLM's engine is a process of its own."""
     if child.poll() is not None:
         return
     family = [psutil.Process(child.pid), *psutil.Process(child.pid).children(recursive=True)]

@@ -27,11 +27,11 @@ LITELLM = "LiteLLM"
 REQUESTS_TIMES_MIN, CHUNKS_TIMES_MIN = 6, 16  # ours, of its
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 WARM_ROUNDS = 2  # of every client
-SLOWER = 5  # it gets so many times fewer requests, and one round of streams, or it would take most of the run
+SLOWER = 5  # it gets this many times fewer requests, and one round of streams, or it would take most of the run
 
 
 class Loads(msgspec.Struct, frozen=True, kw_only=True):
-    """What every gateway is given: one request at a time, requests of many clients, and streams of many clients."""
+    """The load of every gateway: one request at a time, requests of many clients, and streams of many clients."""
 
     idle: Workload
     idle_requests: int
@@ -99,8 +99,8 @@ def _upstream(folder: Path) -> Generator[peers.Running]:
 
 @contextlib.contextmanager
 def _litellm(program: Path, folder: Path, upstream: str, model: str) -> Generator[tuple[peers.Running, str]]:
-    """With the key that it takes."""
-    key = f"sk-{secrets.token_hex(24)}"  # it refuses to start with a short one
+    """The running gateway and a key that it accepts."""
+    key = f"sk-{secrets.token_hex(24)}"  # it refuses to start with a short key
     served = {"model": f"openai/{model}", "api_base": upstream, "api_key": "unused"}
     settings = {
         "model_list": [{"model_name": model, "litellm_params": served}],
@@ -141,7 +141,7 @@ async def _measure(proxy: peers.Running, key: str, upstream: str, loads: Loads) 
 
 
 def _a_core_s(count: int, cpu_s: float) -> float:
-    """By whole ticks of the clock that processor time is counted by: less than one is taken for one."""
+    """Per second of processor time, which is counted in whole clock ticks; less than one tick counts as one."""
     return count / max(cpu_s, TICK_S)
 
 

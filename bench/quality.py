@@ -1,10 +1,11 @@
-"""Measures what each way to keep weights and to round activations brings in tokens/s and costs in quality.
+"""Measures what each way of storing weights and of rounding activations gains in tokens/s and loses in quality.
 
-Tokens/s are those of the engine in process. Answers are the golden prompts and their continuations, read once in each
-mode.
+Tokens/s are those of the engine in process. The texts are the golden prompts and their continuations, each fed once in
+each mode.
 
-At every position of a continuation the mode's likeliest token and its log-probability of the golden token are compared
-with those of float32 weights. Invariant: every mode reads the same tokens, so one difference does not cause the next.
+At every position of a continuation, the mode's most likely token and its log-probability of the golden token are
+compared with those of float32 weights. Invariant: every mode gets the same tokens, so one difference does not cause the
+next.
 """
 
 import json

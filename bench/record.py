@@ -1,7 +1,7 @@
-"""Results in CSV files that only grow: a row keeps the numbers it was written with for ever.
+"""Results in CSV files that only grow: a row's values never change.
 
-A measurement may gain columns later; the older rows are then rewritten with empty cells in them. Invariant: a file has
-one header, and every column that was ever recorded stays in it.
+A measurement may gain columns later; older rows then get empty cells. Invariant: a file has one header, and every
+column that was ever recorded stays in it.
 """
 
 import csv

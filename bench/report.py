@@ -10,7 +10,9 @@ from bench.percentiles import Spread, spread
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """One load, in seconds. A failed request counts in `failures` alone: a quick refusal would flatter the rest."""
+    """One load, in seconds. A failed request counts only in `failures`: a quick refusal would improve the other
+    numbers.
+    """
 
     requests: int
     failures: dict[str, int]  # by kind
@@ -18,11 +20,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     output_tokens: int
     events: int  # with text; fewer than tokens where a server merges them
-    ttft: Spread | None  # to the first text; to the end where nothing was streamed
+    ttft: Spread | None  # to the first text; to the end if nothing was streamed
     itl: Spread | None  # between events with text
     e2e: Spread | None
     lag: Spread | None  # how late requests were sent
-    client_cpu: float  # share of one core; near 1 it was the client that was measured
+    client_cpu: float  # share of one core; near 1, the client was the bottleneck
 
     @property
     def ok(self) -> int:

@@ -1,4 +1,4 @@
-"""Measures what sampling costs a step, in milliseconds, by what the requests ask for. Records nothing."""
+"""Measures what sampling adds to a step, in milliseconds, by the requests' options. Records nothing."""
 
 import os
 

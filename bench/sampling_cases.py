@@ -1,7 +1,7 @@
-"""Rows of logits and what their requests ask for, and the time that sampling them takes.
+"""Rows of logits with the options of their requests, and the time that sampling them takes.
 
-The logits are made up: ranks follow Zipf's law with some noise, as a language model's do, so that a nucleus is small;
-"wide" are nearly flat ones, where it is not.
+The logits are synthetic: ranks follow Zipf's law with some noise, as a language model's do, so that a nucleus is small;
+the "wide" ones are nearly flat, so that it is not.
 """
 
 import time
@@ -21,7 +21,7 @@ ZIPF_EXPONENT = 1.4
 
 
 def cost_ms(case: "Case", rows: int, repeats: int) -> float:
-    """The least of some repeats: what it takes when nothing else runs."""
+    """The fastest of some repeats: the time when nothing else runs."""
     logits, params = case.logits_of(rows), [case.params_of(row) for row in range(rows)]
     sample(logits, params)
     costs: list[float] = []

@@ -32,7 +32,7 @@ PREFIX_REQUESTS, PREFIX_TOKENS, SUFFIX_TOKENS = 20, 2_000, 60
 class Overhead:
     running: int
     waiting: int
-    step_ms: Spread  # scheduling, packing and all that follows from the tokens; not the runner
+    step_ms: Spread  # scheduling, packing and processing of tokens; not the runner
 
     def row(self) -> Row:
         times = {f"step_{name}_ms": getattr(self.step_ms, name) for name in ("p50", "p95", "p99")}
@@ -40,7 +40,7 @@ class Overhead:
 
 
 class _Timed:
-    """A runner that knows how much time it took, real or virtual."""
+    """A runner that measures how much time it took, real or virtual."""
 
     def __init__(self, *, blocks: int, step_us: int = 0, token_us: int = 0) -> None:
         self.spent_s = 0.0
@@ -88,7 +88,7 @@ def overhead(running: int, waiting: int, *, steps: int) -> Overhead:
         pass
     times_ms: list[float] = []
     gc.freeze()
-    gc.set_threshold(*COLLECT_EVERY)  # both as in a worker
+    gc.set_threshold(*COLLECT_EVERY)  # garbage collection as in a worker
     for _ in range(steps):
         start, before_s = time.perf_counter(), runner.spent_s
         step = engine.step()
@@ -102,7 +102,7 @@ def overhead(running: int, waiting: int, *, steps: int) -> Overhead:
 
 
 def prefix() -> Row:
-    """Prompt tokens that were computed for requests that begin alike, one after the other."""
+    """Prompt tokens that were computed for requests with a common prefix, one after the other."""
     engine = _engine(_Timed(blocks=1_000), tokens_per_step=512)
     chance = random.Random("prefix")
     common = _prompt(chance, PREFIX_TOKENS)
@@ -112,7 +112,9 @@ def prefix() -> Row:
         totals, tokens = _finish(engine)
         prompt_tokens += sum(total.prompt_tokens for total in totals)
         cached += sum(total.cached_tokens for total in totals)
-        computed += tokens - sum(total.completion_tokens - 1 for total in totals)  # a last token is not computed
+        computed += tokens - sum(
+            total.completion_tokens - 1 for total in totals
+        )  # the last token of an answer is not computed
     assert computed + cached == prompt_tokens
     return {
         "requests": PREFIX_REQUESTS,
@@ -124,7 +126,7 @@ def prefix() -> Row:
 
 
 def preemption(requests: int = PRESSED_REQUESTS) -> Row:
-    """The same requests with room for all that run at once, and with half of that: throughput, and what was computed
+    """The same requests with room for all that run at one time, and with half of that: throughput, and tokens computed
     again.
     """
     needed = PRESSED_AT_ONCE * -(-(sum(PRESSED_PROMPT) + sum(PRESSED_OUTPUT)) // (2 * BLOCK_SIZE))  # on average
@@ -143,12 +145,12 @@ def preemption(requests: int = PRESSED_REQUESTS) -> Row:
 @dataclass(slots=True, frozen=True)
 class _Pressed:
     tokens_per_s: float  # virtual seconds
-    computed_per_token: float  # tokens through the model for each one of output
+    computed_per_token: float  # tokens through the model per output token
     preemptions: int
 
 
 def _press(requests: int, *, blocks: int) -> _Pressed:
-    """As many requests as clients have at once, each followed by the next, until the last has been asked for."""
+    """As many requests as there are clients, each followed by the next, until all have been sent."""
     runner = _Timed(blocks=blocks, step_us=STEP_US, token_us=TOKEN_US)
     engine = _engine(runner, tokens_per_step=512)
     chance = random.Random("pressed")
@@ -191,7 +193,7 @@ def _add(engine: Engine, number: int, prompt: list[int], *, output: int, tenant:
 
 
 def _finish(engine: Engine) -> tuple[list[RequestTotals], int]:
-    """Run to the end: the totals of each request, and the tokens that went through the model."""
+    """Run to the end. Returns each request's totals, and the tokens that went through the model."""
     totals: list[RequestTotals] = []
     tokens = 0
     while engine.has_work:

@@ -23,12 +23,12 @@ from bench.workload import Workload
 
 PROMPT_TOKENS = 200
 OUTPUT_TOKENS = 128
-ROUNDS, ROUNDS_QUICK = 3, 1  # requests of each client
+ROUNDS, ROUNDS_QUICK = 3, 1  # requests per client
 WARM_REQUESTS, WARM_TOKENS = 4, 16
 PREFILL_TOKENS = 1_024
 PREFILL_REQUESTS, PREFILL_REQUESTS_QUICK = 5, 1
-ARRIVALS_S, ARRIVALS_QUICK_S = 30.0, 10.0  # prompts that arrive while others are answered,
-ARRIVALS_SHARE = 0.5  # at this share of what the server sustained
+ARRIVALS_S, ARRIVALS_QUICK_S = 30.0, 10.0  # how long prompts arrive while others are answered,
+ARRIVALS_SHARE = 0.5  # at this share of the rate that the server sustained
 FILE = "stack.csv"
 MODEL = "SmolLM2-135M-Instruct"
 OURS = "forebay"
@@ -109,7 +109,7 @@ def _peers(concurrency: tuple[int, ...], *, quick: bool) -> dict[str, Measured]:
                     found = uvloop.run(_measure(running.base_url, None, concurrency, quick=quick))
                     found.whole = {"ready_s": running.ready_s, "worker_mib": running.resident_mib}
             except BenchError as error:
-                print(f"bench: not measured: {error}")  # our own figures are worth printing all the same
+                print(f"bench: not measured: {error}")  # our own figures are printed all the same
             else:
                 measured[peer.name] = found
     return measured

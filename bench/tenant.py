@@ -33,7 +33,7 @@ class Tenant:
         self.limits: tuple[Limit, ...] = quotas.limits(stored)
 
     async def bills(self, *, expected: int, seconds_max: float) -> int:
-        """How many requests are billed: once they are `expected`, or when the time is over."""
+        """The number of billed requests, once it is `expected` or the time is over."""
         deadline_s = time.monotonic() + seconds_max
         while True:
             found = sum(row.requests for row in await usage.totals(self._database, tenant=self._name))
@@ -44,7 +44,7 @@ class Tenant:
 
 @asynccontextmanager
 async def create(postgres_url: str, *, tier: int = TIER, limits: Limits = LIMITS) -> AsyncGenerator[Tenant]:
-    """A new tenant with one key, in a database that nobody keeps."""
+    """A new tenant with one key, in a throw-away database."""
     database = engine.create(postgres_url, connections_max=1)
     try:
         name = f"bench-{uuid.uuid4().hex[:8]}"
@@ -60,7 +60,7 @@ async def create(postgres_url: str, *, tier: int = TIER, limits: Limits = LIMITS
 
 
 async def bound(postgres_url: str, *, first_token_ms_max: int | None, wait_ms_max: int) -> None:
-    """How long requests of the tier may be made to wait."""
+    """Set how long requests of the tier may wait."""
     database = engine.create(postgres_url, connections_max=1)
     try:
         async with database.begin() as connection:

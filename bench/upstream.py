@@ -1,7 +1,7 @@
-"""An OpenAI-compatible server that answers at once: what stands behind another gateway when its own work is measured.
+"""An OpenAI-compatible server that answers at once: the server behind another gateway whose own work is measured.
 
-An ASGI application for a server of the measuring environment. It looks at nothing but `max_tokens` and `stream`, and
-keeps nothing. Any GET is answered, so that one can ask whether it listens.
+An ASGI application for a server in the measuring environment. It reads only `max_tokens` and `stream`, and stores
+nothing. Any GET is answered, so that callers can check whether it listens.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 TEXT: Final = " water"
-PROMPT_TOKENS: Final = 16  # said, not counted
+PROMPT_TOKENS: Final = 16  # reported, not counted
 _HEAD: Final = {"id": "chatcmpl-0", "created": 0, "model": "m"}
 
 
@@ -52,7 +52,7 @@ async def _stream(send: Send, tokens: int) -> None:
     await _start(send, "text/event-stream")
     for _ in range(tokens):
         await _write(send, _event(delta={"content": TEXT}), more=True)
-        await asyncio.sleep(0)  # the others' turn: one stream's tokens do not all come before another's
+        await asyncio.sleep(0)  # yields to other streams, so that their tokens interleave
     await _write(send, _event(delta={}, finish="length") + _usage_event(tokens) + b"data: [DONE]\n\n", more=False)
 
 

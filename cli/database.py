@@ -1,4 +1,6 @@
-"""The database of the administrative commands: its URL is in the environment, and its errors become one sentence."""
+"""Access to the database for the administrative commands: the URL is in the environment, and errors become one
+sentence.
+"""
 
 import asyncio
 import getpass
@@ -30,7 +32,7 @@ def url() -> str:
 
 
 def run(work: Callable[[AsyncEngine], Awaitable[T]]) -> T:
-    """What `work` returns of the database. Raises CommandError."""
+    """The result of `work` on the database. Raises CommandError."""
 
     async def connect_and_work() -> T:
         async with connected() as database:
@@ -40,7 +42,7 @@ def run(work: Callable[[AsyncEngine], Awaitable[T]]) -> T:
 
 
 def author() -> Author:
-    """Whoever runs the command, as the audit log knows them."""
+    """The user who runs the command, as the audit log records it."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # an account without a name
@@ -50,7 +52,7 @@ def author() -> Author:
 
 @asynccontextmanager
 async def connected() -> AsyncGenerator[AsyncEngine]:
-    """An engine for one command. Whatever goes wrong inside becomes a CommandError."""
+    """An engine for one command. Every error inside becomes a CommandError."""
     address = url()
     database = engine.create(address, connections_max=1)
     try:

@@ -61,14 +61,14 @@ def _worker(row: WorkerRow) -> tuple[str, ...]:
 
 
 def _pace(row: WorkerRow) -> str:
-    told: list[str] = []
+    parts: list[str] = []
     if row.step_ms is not None:
-        told.append(f"{row.step_ms:.3g} ms a step")
+        parts.append(f"{row.step_ms:.3g} ms a step")
     if row.prompt_tokens_per_s is not None:
-        told.append(f"{row.prompt_tokens_per_s:.0f} prompt tokens/s")
+        parts.append(f"{row.prompt_tokens_per_s:.0f} prompt tokens/s")
     if row.output_tokens_mean is not None:
-        told.append(f"{row.output_tokens_mean:.0f} tokens an answer")
-    return ", ".join(told) or "-"
+        parts.append(f"{row.output_tokens_mean:.0f} tokens an answer")
+    return ", ".join(parts) or "-"
 
 
 def _queue(row: QueueRow) -> tuple[str, ...]:

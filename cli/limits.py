@@ -1,4 +1,4 @@
-"""The options that state limits, the same for tenants, plans and keys."""
+"""The options for limits, shared by tenants, plans and keys."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -47,7 +47,7 @@ NO_OPTIONS = LimitOptions()
 
 
 def shown(limits: Limits) -> str:
-    """In a table's cell."""
+    """The text of a table's cell."""
     return ", ".join(
         f"{metric} {UNLIMITED if allowed is None else f'{allowed:,}'}" for metric, allowed in limits.stated().items()
     )

@@ -41,7 +41,7 @@ app.command("cli.doctor:doctor", help="Check what this machine offers.")
 
 
 def main(tokens: list[str] | None = None) -> None:
-    """The entry point of the console script; `tokens` are its arguments where they do not come from the shell."""
+    """The entry point of the console script; `tokens` replaces the shell's arguments."""
     status: str | int | None = None
     try:
         try:
@@ -52,7 +52,7 @@ def main(tokens: list[str] | None = None) -> None:
             print(f"forebay: {error}", file=sys.stderr)
             status = 1
         sys.stdout.flush()
-    except BrokenPipeError:  # `| head` has read enough; nothing more is for it, at the end of the program neither
+    except BrokenPipeError:  # `| head` has closed the pipe: also discard what is flushed at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(status)
 

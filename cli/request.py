@@ -15,7 +15,7 @@ ERROR_BYTES_MAX = 65_536
 def answered(
     base_url: str, key: str, method: str, path: str, body: str | None = None, *, timeout_s: float
 ) -> Generator[http.client.HTTPResponse]:
-    """The response, to be read inside. Raises CommandError for a refusal, and for whatever is no gateway."""
+    """The response, to be read inside. Raises CommandError for a refusal, and if there is no gateway at the address."""
     if not (key.isascii() and key.isprintable()):
         raise CommandError("that is no API key")
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json", "Connection": "close"}

@@ -1,4 +1,4 @@
-"""Tables whose every character can be copied: cells fold instead of being cut, and lines are long when piped."""
+"""Tables whose text can be copied whole: cells wrap instead of being cut, and in a pipe the lines are wide."""
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +14,7 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 
 def show_rows(rows: Sequence[R], columns: Sequence[str], cells: Callable[[R], Iterable[str]], *, json: bool) -> None:
-    """As a table of `cells`, or whole, as one JSON object a line."""
+    """Print rows as a table of `cells` or, with `json`, each whole row as one JSON object per line."""
     if json:
         for row in rows:
             print(msgspec.json.encode(row).decode())
@@ -37,7 +37,7 @@ def show(made: Table) -> None:
 
 
 def _plain(text: str) -> str:
-    """A name is shown and never obeyed: what would move the cursor or turn the text around is spelt out."""
+    """A name is displayed and never interpreted: control characters and direction marks are written as escapes."""
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
     )

@@ -25,9 +25,9 @@ app = cyclopts.App(name="usage", help="Show, export, correct and check what was 
 app.command("cli.usage_export:export", name="export", help="Write a period's bill to a file.")
 
 COUNTS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_micro", "unpriced")
-DRIFT_MAX = 1e-4  # of the tokens that a worker counted
+DRIFT_MAX = 1e-4  # as a share of the tokens that a worker counted
 LOOK_AGAIN_S = 1.0
-SETTLE = timedelta(seconds=5)  # from a worker's count to its bills' being durable in NATS, unless NATS is away
+SETTLE = timedelta(seconds=5)  # after which counted bills are durable in NATS, unless NATS is away
 
 Days = Annotated[int, whole(1, 3_650)]
 Seconds = Annotated[int, whole(0, 86_400)]
@@ -164,7 +164,7 @@ def reconcile(*, days: Days = 1, wait_s: Seconds = 30, json: bool = False) -> No
 
 
 async def _compared(engine: AsyncEngine, since: datetime, wait_s: float) -> list[WorkerRow]:
-    """What workers had counted at first, and what of it is booked once it has had the time to be."""
+    """The workers' counts now, and what of them is booked once it has had the time to be."""
     async with engine.connect() as connection:
         counted = await reconciliation.workers(connection, since=since)
         rows = counted
@@ -181,7 +181,7 @@ async def _compared(engine: AsyncEngine, since: datetime, wait_s: float) -> list
 
 
 def _settled(rows: list[WorkerRow], seen: Completeness | None) -> bool:
-    """Whether all that was counted would be booked by now, if it had been durable."""
+    """Whether everything that was counted would be booked by now, if it had been durable."""
     return seen is not None and all(seen.complete_until > row.observed_at + SETTLE for row in rows if row.missing)
 
 

@@ -81,7 +81,7 @@ async def _export(start: datetime, end: datetime, out: Path, form: Format, *, cl
 
 @contextlib.contextmanager
 def _whole(out: Path) -> Generator[Path]:
-    """A name to write to, which becomes `out` at the end and is removed when anything goes wrong."""
+    """A temporary name to write to. It becomes `out` at the end, and is removed after any error."""
     part = out.with_name(f"{out.name}.part")
     try:
         yield part

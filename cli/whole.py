@@ -1,4 +1,4 @@
-"""Whole numbers on the command line. Cyclopts itself rounds 1.5 to 2, which nobody asked for."""
+"""Whole numbers on the command line. Cyclopts itself would round 1.5 to 2."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import cyclopts
 
-MAGNITUDE_MAX = 10**15  # of a number without bounds of its own
+MAGNITUDE_MAX = 10**15  # the bound of a number that has none of its own
 
 
 def number(text: str, least: int, most: int) -> int:
@@ -17,7 +17,7 @@ def number(text: str, least: int, most: int) -> int:
 
 
 def whole(least: int = -MAGNITUDE_MAX, most: int = MAGNITUDE_MAX) -> cyclopts.Parameter:
-    """What is annotated with it is taken as it is written or refused."""
+    """An option's value must be written as a whole number within the bounds."""
 
     def convert(_: object, tokens: Sequence[cyclopts.Token]) -> int:
         return number(tokens[0].value, least, most)
@@ -26,4 +26,4 @@ def whole(least: int = -MAGNITUDE_MAX, most: int = MAGNITUDE_MAX) -> cyclopts.Pa
 
 
 Count = Annotated[int | None, whole()]
-"""Of a setting, which knows its own bounds."""
+"""The value of a setting, which has its own bounds."""

@@ -111,7 +111,7 @@ def _keep_what_is_there() -> None:
 @asynccontextmanager
 async def listening(services: Services, *, host: str, port: int) -> AsyncGenerator["asyncio.Task[None]"]:
     """Serve HTTP on (host, port) in this event loop; the task ends only when the server does. Raises OSError."""
-    # The server would silently share the port with another process that listens on it.
+    # The server would share the port with another one that listens on it.
     socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
     server = Server(
         Front(services, create_app(services)),

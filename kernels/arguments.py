@@ -1,8 +1,8 @@
 """The checks that a launcher makes of its arguments before it starts a kernel.
 
-A kernel computes with whatever lies at the addresses that it is given: of a strided view, where it expects neighbours,
-it makes wrong numbers, and a short tensor it reads past its end. Owns the checks and their one error, which names the
-argument. Knows no kernel.
+A kernel computes with whatever lies at the addresses that it is given: for a strided view where it expects contiguous
+elements it computes wrong numbers, and a tensor that is too short it reads past the end. Owns the checks and their one
+error, which names the argument. Knows no kernel.
 """
 
 from collections.abc import Collection, Sequence
@@ -22,8 +22,8 @@ def expect(
     *,
     strided: bool = False,
 ) -> None:
-    """Raises ValueError unless `tensor` has this shape (None is any size), one of these types, this device, and its
-    elements side by side; with `strided` those of its last dimension alone.
+    """Raises ValueError unless `tensor` has this shape (None is any size), one of these types, this device, and
+    contiguous elements; with `strided`, only its last dimension must be contiguous.
     """
     dtypes = (dtypes,) if isinstance(dtypes, torch.dtype) else dtypes
     laid_out = tensor.ndim > 0 and tensor.stride(-1) == 1 if strided else tensor.is_contiguous()
@@ -37,7 +37,7 @@ def expect(
 
 
 def expect_that(name: str, holds: bool, takes: str) -> None:
-    """Raises ValueError, which says what the kernel takes for the argument `name`, unless it holds."""
+    """Raises ValueError unless `holds`; `takes` says what the kernel accepts for the argument `name`."""
     if not holds:
         raise ValueError(f"{name}: the kernel takes {takes}")
 

@@ -1,7 +1,7 @@
-"""The arguments of one call of paged attention, checked once, as its kernels take them.
+"""The arguments of one call of paged attention, checked once, in the form that its kernels take.
 
-Owns the checks of shapes, strides, types and devices, and which arguments are known when a kernel is compiled. Knows no
-grid. Invariant: what is constant at compile time follows from the model and the pool, never from the batch.
+Owns the checks of shapes, strides, types and devices, and which arguments are compile-time constants. Knows no grid.
+Invariant: what is constant at compile time follows from the model and the pool, never from the batch.
 """
 
 import math
@@ -53,16 +53,16 @@ class AttentionCall:
 
     @property
     def group(self) -> int:
-        """Query heads of one KV head."""
+        """Query heads per KV head."""
         return self.q.shape[1] // self.k_cache.shape[2]
 
     @property
     def head_dim_padded(self) -> int:
-        """At least the smallest side that tl.dot takes."""
+        """At least the smallest side that tl.dot accepts."""
         return max(16, cast("int", triton.next_power_of_2(self.q.shape[2])))
 
     def tiles(self) -> tuple[Tile, Tile]:
-        """Of decodes and of chunks, for this device, model and pool."""
+        """The tiles of decodes and of chunks, for this device, model and pool."""
         form = form_of(self.k_cache)
         own: KvType = "fp32" if self.q.dtype == torch.float32 else "16-bit"
         return tiles(capability(self.q.device), self.q.shape[2], own if form == "model" or own == "fp32" else form)
@@ -92,7 +92,7 @@ class AttentionCall:
         )
 
     def constants(self, tile: Tile) -> dict[str, Any]:
-        """For both kernels, and how they are compiled."""
+        """Compile-time constants and options of both kernels."""
         block_size, kv_heads, head_dim = self.k_cache.shape[1:]
         return {
             "GROUP": self.group,
@@ -112,5 +112,5 @@ class AttentionCall:
         }
 
     def rows(self, tile: Tile) -> int:
-        """Of a tile: at least the query heads that share one KV head."""
+        """Rows of a tile: at least the query heads that share one KV head."""
         return max(tile.rows, cast("int", triton.next_power_of_2(self.group)))

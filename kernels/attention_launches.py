@@ -1,7 +1,7 @@
-"""The launches of paged attention to be compiled ahead of time: every row of the table, and the options outside it.
+"""The launches of paged attention that are compiled ahead of time: every row of the table, and the options outside it.
 
-Knows shapes of tensors, not how kernels work. Invariant: each row is launched as a model of bfloat16 would (float32 for
-rows of fp32), with four query heads a KV head.
+Knows shapes of tensors, not how kernels work. Invariant: each row is launched as a bfloat16 model would (float32 for
+rows of fp32), with four query heads per KV head.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _KV_HEADS, _GROUP = 2, 4
 
 @dataclass(frozen=True, slots=True)
 class _Extra:
-    """What a model may ask for besides a row."""
+    """Options of a model that are not in the table."""
 
     name: str = ""
     window: int | None = None
@@ -28,7 +28,7 @@ class _Extra:
     group: int = _GROUP
 
 
-# Of blocks of 16, the largest and the usual of each kind, and a head dim that is no power of two. The rest on request.
+# In `make check`, all with blocks of 16: the largest and the usual row of each kind, and a head dim of 80.
 _CHECKED = {
     "decode": {(80, "16-bit"), (128, "16-bit"), (128, "fp8"), (128, "int8"), (256, "16-bit"), (256, "fp8")},
     "chunk": {(80, "16-bit"), (128, "16-bit"), (128, "fp8"), (256, "16-bit")},
@@ -39,7 +39,7 @@ _EXTRAS = (_Extra(" windowed", window=4096), _Extra(" capped", soft_cap=50.0), _
 def launches_of(
     architecture: str, kind: str, tile: Callable[[Row], Tile], launch: Callable[[AttentionCall, Tile], object]
 ) -> list[Launch]:
-    """Of one kernel, whose tile `tile` takes from a row."""
+    """The launches of one kernel; `tile` takes its tile from a row."""
     plain = [(row, _Extra()) for row in rows(architecture)]
     usual = next(row for row in rows(architecture) if (row.head_dim, row.block_size, row.kv) == (128, 16, "16-bit"))
     return [

@@ -1,7 +1,7 @@
-"""Scratch memory for the parts of a long context's attention, until they are combined.
+"""Scratch memory for the splits of a long context's attention, until they are combined.
 
-Owns the buffers and their sizes, and the length of a part. Knows nothing of kernels, sequences or a model.
-Invariant: a part is `SPLIT_KEYS` keys of a sequence, counted from its first token, whatever else is in the batch.
+Owns the buffers, their sizes, and the length of a split. Knows nothing of kernels, sequences or a model. Invariant: a
+split is `SPLIT_KEYS` keys of a sequence, counted from its first token, whatever else is in the batch.
 """
 
 from dataclasses import dataclass
@@ -37,5 +37,5 @@ class AttentionScratch:
 
 
 def splits(context: int) -> int:
-    """How many parts a context has; an empty one has one, of no keys."""
+    """How many splits a context has; an empty one has one, without keys."""
     return max(1, -(-context // SPLIT_KEYS))

@@ -1,4 +1,4 @@
-"""The capabilities of the chip that kernels are launched on. Knows no kernel."""
+"""The capabilities of the chip that runs the kernels. Knows no kernel."""
 
 from typing import Any, cast
 
@@ -10,8 +10,8 @@ _INTERPRETED = 80
 
 
 def capability(device: torch.device) -> int:
-    """90 for sm_90. Interpreted kernels run as on sm_80; others whose tensors lie on no CUDA device are only captured,
-    for the chip that triton is told of.
+    """90 for sm_90. Interpreted kernels count as on sm_80. Otherwise, tensors that are on no CUDA device are only
+    captured, for the chip of triton's current target.
     """
     if knobs.runtime.interpret:
         return _INTERPRETED
@@ -22,5 +22,5 @@ def capability(device: torch.device) -> int:
 
 
 def has_fp8(device: torch.device) -> bool:
-    """Whether E4M3 is a type of the chip's own."""
+    """Whether the chip has E4M3 natively."""
     return capability(device) >= 89

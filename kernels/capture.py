@@ -1,7 +1,7 @@
 """Captures what launchers ask triton to compile, without compiling it and without a device.
 
-Owns the stand-in for triton's driver. Knows no kernel. Invariant: nothing is compiled or run while it is in force, and
-afterwards triton is as it was.
+Owns the replacement of triton's driver. Knows no kernel. Invariant: nothing is compiled or run while it is in force,
+and afterwards triton is as it was.
 """
 
 from collections.abc import Generator
@@ -26,7 +26,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class _NoDevice:
-    """Stands where triton's driver of a GPU would. Its id keeps what triton remembers apart from any real device."""
+    """Replaces triton's driver of a GPU. Its id keeps triton's caches apart from those of any real device."""
 
     target: GPUTarget
 
@@ -59,7 +59,7 @@ def target_of(architecture: str) -> GPUTarget:
 
 @contextmanager
 def capture(architecture: str) -> Generator[Capture]:
-    """Inside, launching a kernel notes its variant in what is yielded."""
+    """Inside, launching a kernel only records its variant in the yielded Capture."""
     caught = Capture()
     active, hook = driver._active, knobs.runtime.jit_cache_hook  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     driver._active = _NoDevice(target_of(architecture))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]

@@ -1,7 +1,7 @@
-"""Counts the kernels that Triton has compiled in this process, or has read compiled from its cache on disk.
+"""Counts the kernels that Triton has compiled in this process, or has loaded from its cache on disk.
 
-Each takes from a tenth of a second to seconds, so all of them belong before the first request. Invariant: a hook that
-was installed before goes on being called, and decides as it did.
+Each takes between a tenth of a second and several seconds, so all should be loaded before the first request. Invariant:
+a hook that was installed before is still called, and its decision is kept.
 """
 
 from collections.abc import Callable
@@ -11,11 +11,11 @@ import triton
 
 
 class Compilations:
-    """`count` grows by one for each new specialisation of any kernel. Interpreted kernels are never compiled."""
+    """`count` grows by one with each new specialisation of any kernel. Interpreted kernels are never compiled."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.late = 0  # of these, after `ready`
+        self.late = 0  # those of them after `ready`
         self._on_late: Callable[[str], None] | None = None
 
     def watch(self) -> None:
@@ -29,7 +29,7 @@ class Compilations:
         runtime.jit_cache_hook = hook
 
     def ready(self, on_late: Callable[[str], None]) -> None:
-        """From now on none is expected; `on_late` is told the kernel's name."""
+        """From now on every compilation is late: `on_late` is called with the kernel's name."""
         self._on_late = on_late
 
     def _note(self, kernel: str) -> None:

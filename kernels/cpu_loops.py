@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 
 ROWS_SERIAL = 8
-FAST = {"reassoc", "contract", "arcp", "nsz"}  # sums in vectors; NaN and infinity stay what they are
+FAST = {"reassoc", "contract", "arcp", "nsz"}  # allows sums in vectors; NaN and infinity keep their meaning
 LOG2_E = np.float32(1.44269504)
 LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 EXP_MIN, EXP_MAX = np.float32(-87.0), np.float32(88.0)
@@ -44,8 +44,8 @@ _two_to_the: Any = intrinsic(_power_of_two)
 
 @njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def _exp(x: Any) -> Any:
-    """In arithmetic alone, so that a loop over it becomes vector instructions; math.exp is a call for each number."""
-    x = max(x, EXP_MIN)  # in this form, a NaN passes
+    """By arithmetic alone, so that a loop over it becomes vector instructions; math.exp is a call for each number."""
+    x = max(x, EXP_MIN)  # in this order of arguments, NaN is kept
     x = min(x, EXP_MAX)
     n = np.floor(x * LOG2_E + HALF)
     r = x - n * LN2_HIGH - n * LN2_LOW
@@ -214,7 +214,7 @@ def attend(
 ) -> None:
     """The queries of `heads` KV heads over the places `first` to `context`. q, out: [heads of queries, head_dim]."""
     group, head_dim = q.shape[0] // keys.shape[2], q.shape[1]
-    # Arrays of their own: of a part of another, the compiler does not know that it has no gaps, and makes no vectors.
+    # Separate arrays: the compiler does not know that a slice is contiguous, and would not vectorise.
     queries = np.empty((heads, group, head_dim), np.float32)
     scores = np.empty((heads, group, context - first), np.float32)
     attended = np.zeros((heads, group, head_dim), np.float32)

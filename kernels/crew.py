@@ -1,7 +1,7 @@
-"""Threads that stand by to do the same compiled call as their caller, at the same time.
+"""Helper threads that run the same compiled call as their caller, at the same time.
 
-Owns the threads. Knows nothing of the work, which must share itself out (`shared_work`) and be complete when the
-caller's own call returns: a helper may wake late, or not at all before the work is done.
+Owns the threads. Knows nothing of the work, which must divide itself among callers (`shared_work`) and be complete when
+the caller's own call returns: a helper may wake late, or only after the work is done.
 """
 
 import threading
@@ -13,7 +13,7 @@ Job = Callable[[], None]
 
 
 class Crew:
-    """For one caller. Its helpers end when it is no longer used."""
+    """For one caller. Its helpers end when it is garbage-collected."""
 
     def __init__(self, helpers: int) -> None:
         self._posts = [_Post() for _ in range(helpers)]
@@ -27,7 +27,7 @@ class Crew:
             post.give(lambda: work(*args))
         work(*args)
         for post in self._posts:
-            post.job = _nothing  # what a job holds is as large as a step
+            post.job = _nothing  # a job holds arrays as large as a step
 
 
 def _nothing() -> None:
@@ -35,7 +35,7 @@ def _nothing() -> None:
 
 
 class _Post:
-    """Where a helper waits. A job that it has not taken in time is lost to it."""
+    """Where a helper waits for a job. A job that it has not taken in time is skipped."""
 
     def __init__(self) -> None:
         self.job: Job | None = _nothing
@@ -43,7 +43,7 @@ class _Post:
         self._idle.acquire()
 
     def give(self, job: Job | None) -> None:
-        """None sends the helper home."""
+        """A job, or None to end the helper."""
         self.job = job
         if self._idle.locked():
             self._idle.release()

@@ -35,7 +35,7 @@ from kernels.arguments import expect, expect_that
 from kernels.launch import Launch
 from kernels.on_device import on_device
 
-COMPUTED = -1  # the column of a patch that is not of the block table
+COMPUTED = -1  # the column of a patch that sets the computed length instead of a block
 
 _BLOCK = 256
 _WARPS = 4

@@ -37,5 +37,5 @@ def expect_pool(
 
 
 def raw(cache: Tensor) -> Tensor:
-    """E4M3 as plain bytes, whatever the chip knows of it; other types as they are."""
+    """E4M3 as plain bytes, which every chip can load; other types unchanged."""
     return cache.view(torch.uint8) if cache.dtype == torch.float8_e4m3fn else cache

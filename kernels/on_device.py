@@ -1,9 +1,8 @@
 """Launches kernels on the device of their tensors.
 
 Triton launches on the current device, whichever that is, and on that device's current stream. Owns the switch between
-devices. Knows no kernel.
-Invariant: a kernel is launched on the current stream of its tensors' device; afterwards the current device is again
-what it was.
+devices. Knows no kernel. Invariant: a kernel is launched on the current stream of its tensors' device; afterwards the
+current device is the same as before.
 """
 
 from collections.abc import Callable
@@ -24,5 +23,7 @@ def on_device(device: torch.device, kernel: object, grid: tuple[Any, ...]) -> Ca
 
 
 def current(device: torch.device) -> AbstractContextManager[object]:
-    """Inside, `device` is torch's current one. Tensors of the CPU are interpreted, or nobody reads them."""
+    """Inside, `device` is torch's current one. Nothing changes for a CPU, where kernels are interpreted or only
+    captured.
+    """
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -76,7 +76,7 @@ def rounded_matmul(x: Tensor, weight: PackedWeight) -> Tensor:
 
 
 def fresh(shape: tuple[int, ...]) -> tuple[Tensor, NDArray[np.float32]]:
-    """Memory for a result as torch and as numpy see it. A new tensor and then its array take twice the time."""
+    """Memory for a result as a torch tensor and as a numpy array. Making the tensor first takes twice the time."""
     array = np.empty(shape, np.float32)
     return torch.from_numpy(array), array
 

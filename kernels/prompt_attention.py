@@ -21,7 +21,7 @@ from kernels.cpu_loops import FAST, softmax_row
 from kernels.packed_matmul import ROWS_WIDE, all_wide
 from kernels.vector_code import GROUP, LANES
 
-ROWS = 24  # at a time, of queries times heads: enough for the products, while their scores stay in the cache
+ROWS = 24  # queries times heads at a time: enough for fast products, while their scores stay in the cache
 ZERO = np.float32(0.0)
 
 
@@ -116,8 +116,8 @@ def copy_group(
 
 @njit(nogil=True, cache=True)
 def attend_part(item: Any, q: Any, keys: Any, values: Any, seen: int, window: int, scale: Any, out: Any) -> None:
-    """A few queries of one head. The last queries see most keys: they come first, so that no thread is left with one of
-    them at the end.
+    """A few queries of one head. The last queries see the most keys, so they come first, and no thread is left with one
+    of them at the end.
     """
     kv_heads, queries = keys.shape[0], q.shape[0]
     each = max(1, ROWS * kv_heads // q.shape[1])

@@ -163,7 +163,7 @@ def _reduce_splits_kernel(
     for first in range(first_split, split_end, PARTS):
         split = first + tl.arange(0, PARTS)
         weight = tl.load(weight_ptr + row + split, mask=split < split_end, other=float("-inf"))
-        # What nobody wrote may be NaN: it is masked here, not by its weight of 0.
+        # Unwritten scratch may be NaN, so it is masked: a weight of 0 would not suffice.
         mask = (split < split_end)[:, None] & (d < HEAD_DIM)[None, :]
         part = tl.load(part_ptr + (row + split)[:, None] * HEAD_DIM + d[None, :], mask=mask, other=0.0)
         maximum_next = tl.maximum(maximum, tl.max(weight, axis=0))
@@ -176,7 +176,7 @@ def _reduce_splits_kernel(
 
 
 def programs_each(sequences: int, kv_heads: int) -> int:
-    """How many programs share the splits of one sequence and KV head. Decides no result."""
+    """How many programs share the splits of one sequence and KV head. Does not affect the result."""
     return max(_PROGRAMS_EACH_MIN, -(-_PROGRAMS // (sequences * kv_heads)))
 
 

@@ -1,11 +1,12 @@
 """What one compiled kernel takes of a chip, and whether the chip has it.
 
-Owns the limits of chips and the judgement. Knows no kernel and no compiler. Invariant: numbers are of the machine code.
+Owns the limits of chips and the judgement. Knows no kernel and no compiler. Invariant: the numbers are those of the
+machine code.
 """
 
 from dataclasses import dataclass
 
-# What one program may have, of the table of compute capabilities in NVIDIA's programming guide.
+# Shared memory per program, from the table of compute capabilities in NVIDIA's programming guide.
 SHARED_BYTES_MAX = {"sm_80": 163 * 1024, "sm_86": 99 * 1024, "sm_89": 99 * 1024, "sm_90": 227 * 1024}
 
 HEAD = "| chip | launch | kernel | registers | bytes spilled | shared memory | fault |\n|---|---|---|--:|--:|--:|---|"

@@ -1,6 +1,6 @@
-"""Model cards in the object store. A card is named by the digest of its encoding, so a name never changes its content.
+"""Model cards in the object store. A card is named by the digest of its encoding, so a name's content never changes.
 
-Owns the bucket, and checks that what is read has the digest that names it.
+Owns the bucket, and checks that a card that is read has the digest in its name.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ def pack(card: wire.ModelCard) -> tuple[str, bytes]:
 
 @contextlib.contextmanager
 def _answers() -> Generator[None]:
-    """JetStream's refusals as BusUnavailable: whatever the reason, the card cannot be had now."""
+    """Turns JetStream's refusals into BusUnavailable: whatever the reason, the card is not available now."""
     try:
         with translated():
             yield
@@ -48,7 +48,7 @@ async def ensure_bucket(bus: Bus) -> None:
 
 
 async def put(bus: Bus, digest: str, data: bytes) -> None:
-    """Store the card unless it is there."""
+    """Store the card unless it is stored already."""
     with _answers():
         store = await bus.jetstream(TRANSFER_TIMEOUT_S).object_store(subjects.CARD_BUCKET)
         try:

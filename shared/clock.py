@@ -1,11 +1,11 @@
-"""Time as a value that is passed in, so that pure code never reads it and tests can move it."""
+"""Time as a value that is passed in, so that pure code never reads a clock and tests can set it."""
 
 import time
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """`monotonic` for durations and deadlines, `wall` for what is written down. Both in seconds."""
+    """`monotonic` is for durations and deadlines, `wall` for times that are stored. Both in seconds."""
 
     def monotonic(self) -> float: ...
 

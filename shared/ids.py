@@ -27,7 +27,7 @@ def process_id(prefix: str) -> str:
 
 
 def trace_id() -> str:
-    """32 hexadecimal digits. Unique and no secret: drawn without a system call, for that is faster."""
+    """32 hexadecimal digits. Unique but not secret: drawn without a system call, which is faster."""
     return f"{random.getrandbits(128) or 1:032x}"
 
 

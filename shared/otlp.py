@@ -25,7 +25,7 @@ from shared.settings import SettingsError
 from shared.trace import Kind, Span
 from shared.traceparent import Context
 
-QUEUE_MAX: Final = 8_192  # spans that wait to be sent, about 1,000 requests: OTEL_BSP_MAX_QUEUE_SIZE
+QUEUE_MAX: Final = 8_192  # spans that wait to be sent, from about 1,000 requests: OTEL_BSP_MAX_QUEUE_SIZE
 FLUSH_S: Final = 3.0  # for what is left at the end of the process
 CLOCKS_APART_NS_MAX: Final = 20_000
 DEFAULT_SAMPLER: Final = "parentbased_always_on"
@@ -67,8 +67,8 @@ class OtlpTracer:
         self._wall = _Wall()
         self._log = log.get("trace")
         self._recorded = 0
-        self._untold = 0  # for want of room, or for a fault of ours
-        # From here on the SDK's own complaints, one for each try, are our one event and our counter.
+        self._untold = 0  # dropped for lack of room, or by a fault of ours
+        # Replaces the SDK's log lines, one for each failed try, by one event and a counter.
         logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
         logging.getLogger("opentelemetry").propagate = False
 
@@ -95,12 +95,12 @@ class OtlpTracer:
                     continue
                 self._hand_over(span, offset_ns)
                 self._recorded += 1
-        except Exception:  # noqa: BLE001 - whatever is wrong with a span, its request must not suffer for it
+        except Exception:  # noqa: BLE001 - a fault in a span must not affect its request
             self._untold += 1
             self._log.exception("trace.not_told")
 
     def close(self) -> None:
-        """Send what is left, for a bounded time, whether or not anybody answers."""
+        """Send what is left, for a bounded time, whether or not the collector answers."""
         flush = threading.Thread(target=self._batches.shutdown, name="last spans", daemon=True)
         flush.start()
         flush.join(FLUSH_S)
@@ -109,7 +109,7 @@ class OtlpTracer:
 
     def _hand_over(self, span: Span, offset_ns: int) -> None:
         self._ids.trace, self._ids.span = int(span.context.trace, 16), int(span.context.span, 16)
-        told = self._tracer.start_span(
+        otel_span = self._tracer.start_span(
             span.name,
             _carrier(span.parent),
             _KINDS[span.kind],
@@ -117,13 +117,13 @@ class OtlpTracer:
             start_time=round(span.start_s * 1e9) + offset_ns,
         )
         if span.error is not None:
-            told.set_attribute("error.type", span.error)
-            told.set_status(api.StatusCode.ERROR)
-        told.end(round(span.end_s * 1e9) + offset_ns)
+            otel_span.set_attribute("error.type", span.error)
+            otel_span.set_status(api.StatusCode.ERROR)
+        otel_span.end(round(span.end_s * 1e9) + offset_ns)
 
 
 class _Wall:
-    """The offset from monotonic time to wall time, even if this thread is paused between reading the two clocks."""
+    """The offset from monotonic to wall time, correct even if this thread is paused between reading the two clocks."""
 
     def __init__(self) -> None:
         self._offset_ns = time.time_ns() - time.monotonic_ns()
@@ -136,7 +136,9 @@ class _Wall:
 
 
 class _Given(IdGenerator):
-    """Gives the SDK the ids of a recorded span: they were drawn when its context was passed on, before it ended."""
+    """Passes the ids of a recorded span to the SDK: they were drawn when its context was passed on, before the span
+    ended.
+    """
 
     def __init__(self) -> None:
         self.trace = 0
@@ -150,7 +152,7 @@ class _Given(IdGenerator):
 
 
 class _Counting(SpanExporter):
-    """Sends through `exporter`, and counts; called by the SDK's thread. Logs when sending begins and ceases to fail."""
+    """Sends through `exporter` and counts; called by the SDK's thread. Logs when sending begins and ceases to fail."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
@@ -185,7 +187,9 @@ class _Counting(SpanExporter):
 
 
 def sampler(environ: Mapping[str, str]) -> sampling.Sampler:
-    """By the standard names. Raises SettingsError where the SDK would go on with everything sampled."""
+    """The sampler by the standard variables. Raises SettingsError where the SDK would fall back to sampling
+    everything.
+    """
     name = environ.get("OTEL_TRACES_SAMPLER") or DEFAULT_SAMPLER
     raw = environ.get("OTEL_TRACES_SAMPLER_ARG") or "1"
     try:
@@ -210,7 +214,7 @@ def _count(environ: Mapping[str, str], name: str, default: int) -> int:
 
 
 def _carrier(parent: Context | None) -> Carrier:
-    """An empty context rather than None, which would mean the current one."""
+    """An empty context rather than None, which the SDK takes for the current one."""
     if parent is None:
         return Carrier()
     flags = api.TraceFlags(api.TraceFlags.SAMPLED if parent.sampled else api.TraceFlags.DEFAULT)

@@ -1,7 +1,7 @@
-"""Environment -> frozen Struct, with errors that name the variable. Nothing is read at import.
+"""Builds frozen Structs from the environment, with errors that name the variable. Nothing is read at import.
 
-A field `ops_port: int` of a settings Struct is the variable `FOREBAY_OPS_PORT`. Command-line options write the
-same names over the environment before it is loaded, so that there is one way in.
+A field `ops_port: int` of a settings Struct is the variable `FOREBAY_OPS_PORT`. Command-line options overwrite the same
+names in the environment before it is loaded, so that there is one way in.
 """
 
 import hmac
@@ -23,7 +23,7 @@ class SettingsError(Exception):
 
 
 class Secret:
-    """A value that does not show itself: `repr`, `str` and formatting print `***`. `reveal()` gives it out."""
+    """A value that `repr`, `str` and formatting show as `***`. `reveal()` returns it."""
 
     __slots__ = ("_value",)
 

@@ -1,7 +1,7 @@
 """Failure detection: which peers have fallen silent. A pure function of heartbeats and the time; no I/O and no clock.
 
 Invariant: a peer counts as silent only if our own beats came back throughout the time in question. A process that is
-cut off, or too busy to hear itself, must not judge others: it would declare the whole fleet dead.
+cut off, or too busy to receive its own beats, must not judge others: it would declare the whole fleet dead.
 """
 
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Silence:
-    """`limit_s` without a beat is silence. Times are monotonic seconds."""
+    """A peer without a beat for `limit_s` is silent. Times are monotonic seconds."""
 
     limit_s: float
     _own_at: float | None = None
@@ -18,19 +18,19 @@ class Silence:
 
     @property
     def own_limit_s(self) -> float:
-        """How old our own last beat may be for us to judge. Well below `limit_s`: when the bus stops, the others' last
-        beats may be a little older than ours, and must not be too old before we stop judging.
+        """The age of our own last beat up to which others are judged. Well below `limit_s`: when the bus stops, the
+        others' last beats may be a little older than ours, and must not exceed the limit before judging stops.
         """
         return self.limit_s / 2
 
     def own_beat(self, now: float) -> None:
-        """Our own beat came back. After a pause the clocks of all others start again."""
+        """Our own beat came back. After a pause, the time without a beat starts again for all peers."""
         if self._own_at is None or now - self._own_at > self.own_limit_s:
             self._hearing_since = now
         self._own_at = now
 
     def reset(self) -> None:
-        """The connection was lost: nothing is known until our own beats come back."""
+        """The connection was lost: nobody is judged until our own beats come back."""
         self._own_at = None
         self._hearing_since = None
 
@@ -38,7 +38,7 @@ class Silence:
         self._heard_at[peer] = now
 
     def watch(self, peer: str, now: float) -> None:
-        """Expect beats of `peer` from now on, if it was never heard."""
+        """Expect beats of `peer` from now on, if it was never heard before."""
         self._heard_at.setdefault(peer, now)
 
     def forget(self, peer: str) -> None:

@@ -1,6 +1,6 @@
 """Background tasks with one owner: none outlives its `async with`, and no failure goes unnoticed.
 
-For tasks that come and go while their owner lives; where a failure should end the owner, use `asyncio.TaskGroup`.
+For tasks that start and end while their owner lives. Where a failure should end the owner, use `asyncio.TaskGroup`.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ logger = log.get("tasks")
 
 
 async def keep(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-    """Run `work`, which never ends by itself, and restart it whenever it fails unexpectedly: otherwise its owner would
-    serve on without it, and nobody would notice.
+    """Run `work`, which never ends by itself, and restart it whenever it fails unexpectedly. Otherwise its owner would
+    go on without it unnoticed.
     """
     while True:
         try:
@@ -48,7 +48,7 @@ class Tasks:
         self.failed: str | None = None
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str, **concerns: str | None) -> asyncio.Task[Any]:
-        """`concerns` stand in the log if it fails."""
+        """`concerns` is logged with a failure."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(partial(self._done, concerns=concerns))

@@ -25,7 +25,9 @@ _PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_P
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """Times are monotonic seconds of this process. Names are few; attributes hold ids, counts and our own words."""
+    """Times are monotonic seconds of this process. Names are few; attributes hold ids, counts and fixed words of
+    ours.
+    """
 
     name: str
     context: Context
@@ -40,20 +42,20 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
 class Tracer(Protocol):
     @property
     def exported_total(self) -> int:
-        """Spans that a collector has taken."""
+        """Spans that a collector has accepted."""
         ...
 
     @property
     def dropped_total(self) -> int:
-        """Spans that were recorded and that no collector has got or will get."""
+        """Spans that were recorded but not delivered."""
         ...
 
     def begin(self, parent: Context | None) -> Context:
-        """A new request's own context, in the trace of its caller if that has one; decides whether it is sampled."""
+        """The context of a new request: in its caller's trace if there is one. Decides whether it is sampled."""
         ...
 
     def record(self, spans: Iterable[Span]) -> None:
-        """Hand over spans of contexts that are sampled. What goes wrong in making them is dropped too."""
+        """Hand over the spans of sampled contexts. Spans that fail to be created count as dropped."""
         ...
 
 
@@ -67,14 +69,14 @@ class Off:
         return Context(ids.trace_id() if parent is None else parent.trace, ids.span_id())
 
     def record(self, spans: Iterable[Span]) -> None:
-        """Nothing is sampled, so it gets none; a worker's may, from a gateway that is not off."""
+        """Does nothing. A worker may get sampled contexts from a gateway whose tracing is on."""
 
 
 @contextmanager
 def tracing(environ: Mapping[str, str], *, service: str, instance: str) -> Generator[Tracer]:
-    """The tracer of this process: `instance` of `service`. Leaving it sends what is left, within a bound.
+    """The tracer of this process: `instance` of `service`. On leaving, sends what is left, for a bounded time.
 
-    Raises SettingsError for settings that cannot be followed.
+    Raises SettingsError for settings that cannot be honoured.
     """
     if not asked_for(environ):
         yield Off()
@@ -91,7 +93,7 @@ def tracing(environ: Mapping[str, str], *, service: str, instance: str) -> Gener
 
 
 def asked_for(environ: Mapping[str, str]) -> bool:
-    """Whether there is a collector to send to: one is named, or the exporter `otlp` with its default."""
+    """Whether the settings name a collector: an endpoint, or the exporter `otlp` with its default endpoint."""
     exporter = environ.get("OTEL_TRACES_EXPORTER", "")
     if exporter not in {"", "otlp", "none"}:
         raise SettingsError(f"OTEL_TRACES_EXPORTER: {exporter!r} is neither otlp nor none")

@@ -19,7 +19,7 @@ _PARENT: Final = re.compile(
     r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-[ -~]{0,200})?"
 )
 _MEMBER: Final = re.compile(r"([a-z0-9][a-z0-9_\-*/@]{0,255})=[ -+\--<>-~]{0,255}[!-+\--<>-~]")
-_SAMPLED: Final = 1  # of the flags
+_SAMPLED: Final = 1  # the bit in the flags
 
 
 class Context(msgspec.Struct, frozen=True):
@@ -28,7 +28,7 @@ class Context(msgspec.Struct, frozen=True):
     trace: str
     span: str
     sampled: bool = False  # its spans are recorded
-    state: str = ""  # `tracestate`: what other systems say of this trace, handed on as it is
+    state: str = ""  # `tracestate`: other systems' data about this trace, passed on unchanged
 
     @property
     def header(self) -> str:
@@ -36,7 +36,7 @@ class Context(msgspec.Struct, frozen=True):
         return f"00-{self.trace}-{self.span}-{'01' if self.sampled else '00'}"
 
     def child(self) -> "Context":
-        """A new span of the same trace; this very one if the trace is not sampled."""
+        """A new span of the same trace; the same context if the trace is not sampled."""
         return Context(self.trace, ids.span_id(), True, self.state) if self.sampled else self
 
 

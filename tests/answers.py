@@ -1,4 +1,4 @@
-"""What came back over HTTP, looked at as a client would: errors in their shape, events in their framing."""
+"""HTTP answers as a client sees them: errors with their shape checked, events with their framing checked."""
 
 import aiohttp
 import msgspec

@@ -1,4 +1,4 @@
-"""Clocks for tests: one that a test moves, and one whose numbers mean nothing to any other."""
+"""Clocks for tests: one that a test moves, and one whose numbers mean nothing to any other clock."""
 
 import time
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class HandClock:
-    """Moved by hand."""
+    """Stands still until the test moves it."""
 
     now: float = 1_000.0
 
@@ -19,7 +19,7 @@ class HandClock:
 
 @dataclass
 class OwnEpoch:
-    """Runs as time does, and began when it was made."""
+    """Runs in real time, from an epoch of its own."""
 
     began: float = field(default_factory=time.monotonic)
 

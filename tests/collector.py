@@ -11,7 +11,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
 
 @dataclass(frozen=True)
-class Told:
+class ExportedSpan:
     """A span as it arrived."""
 
     service: str
@@ -29,12 +29,12 @@ class Told:
 
 @dataclass
 class Collector:
-    """`status` is what it answers; `raw` are all bytes that ever came."""
+    """`status` is its answer; `raw` are all bytes that it received."""
 
     url: str = ""
     status: int = 200
     raw: list[bytes] = field(default_factory=list)
-    spans: list[Told] = field(default_factory=list)
+    spans: list[ExportedSpan] = field(default_factory=list)
     came: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -47,8 +47,8 @@ class Collector:
             self.spans += _spans(ExportTraceServiceRequest.FromString(data))
         self.came.set()
 
-    def of(self, trace: str) -> dict[str, Told]:
-        """The spans of a trace by their names, each of which it has once."""
+    def of(self, trace: str) -> dict[str, ExportedSpan]:
+        """The spans of a trace by name; fails if a name occurs twice."""
         found = [span for span in self.spans if span.trace == trace]
         assert len({span.name for span in found}) == len(found), found
         return {span.name: span for span in found}
@@ -60,11 +60,11 @@ def _value(value: AnyValue) -> object:
     return getattr(value, value.WhichOneof("value"))
 
 
-def _spans(request: ExportTraceServiceRequest) -> Iterator[Told]:
+def _spans(request: ExportTraceServiceRequest) -> Iterator[ExportedSpan]:
     for group in request.resource_spans:
         resource = {item.key: _value(item.value) for item in group.resource.attributes}
         for span in (span for scope in group.scope_spans for span in scope.spans):
-            yield Told(
+            yield ExportedSpan(
                 service=str(resource["service.name"]),
                 name=span.name,
                 kind=span.kind,

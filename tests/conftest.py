@@ -11,8 +11,8 @@ from worker.models import threads
 
 
 def pytest_configure() -> None:
-    """Tracebacks as they are: where rich is installed, structlog draws each with all its locals, which takes seconds on
-    a busy machine. What is compiled is optimised as a worker has it, which takes a quarter less time.
+    """Plain tracebacks: where rich is installed, structlog draws each with all its locals, which takes seconds on a
+    busy machine. Code is compiled with the optimisation of a worker, which takes a quarter less time than the default.
     """
     os.environ.setdefault(threads.OPTIMISATION, threads.ENOUGH)
     *processors, _ = structlog.get_config()["processors"]
@@ -22,7 +22,9 @@ def pytest_configure() -> None:
 
 @pytest.fixture(autouse=True)
 def log_of_the_tests() -> Iterator[None]:
-    """A program that a test runs in this process sets up the log, on a stream that is closed after the test."""
+    """Restores the log's configuration: a program that a test runs in this process configures it, for a stream that is
+    closed after the test.
+    """
     configuration = structlog.get_config()
     yield
     structlog.configure(**configuration)
@@ -31,7 +33,7 @@ def log_of_the_tests() -> Iterator[None]:
 
 @pytest.fixture
 def nats_server() -> Iterator[services.NatsServer]:
-    """A nats-server of the test's own: it may be stopped, killed and emptied."""
+    """A nats-server for one test, which may stop, kill and empty it."""
     with services.nats_server() as server:
         yield server
 

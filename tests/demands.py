@@ -44,5 +44,5 @@ def demand(
 
 
 def again(one: Demand, **changes: object) -> Demand:
-    """The same demand of another request."""
+    """The same demand, of another request."""
     return msgspec.structs.replace(one, request_id=uuid.uuid4(), **changes)

@@ -1,4 +1,4 @@
-"""A TCP proxy between a program and its server that can be cut or frozen, which the server itself cannot in a test."""
+"""A TCP proxy between a program and its server that can be cut or frozen, unlike the server itself."""
 
 import asyncio
 import contextlib
@@ -31,12 +31,12 @@ class Proxy:
         await asyncio.sleep(0)
 
     def freeze(self) -> None:
-        """Connections stand and accept, and nothing moves until `thaw`."""
+        """Connections stand and are accepted, but nothing moves until `thaw`."""
         self._asking.clear()
         self._answering.clear()
 
     def hold_answers(self) -> None:
-        """What is asked arrives, and nothing comes back until `thaw`."""
+        """Requests arrive, but nothing comes back until `thaw`."""
         self._answering.clear()
 
     def forget(self) -> None:

@@ -75,7 +75,7 @@ class ScriptedPrincipals:
 
 
 class ScriptedLimiter:
-    """Admits everything until told otherwise; remembers what was reserved and settled."""
+    """Admits everything unless scripted otherwise; records what was reserved and settled."""
 
     def __init__(self) -> None:
         self.decision = Decision(
@@ -124,7 +124,7 @@ class ScriptedFleet:
 
 
 class Play:
-    """What a worker does with one job: written by the test, read by the gateway."""
+    """What a worker does with one job: scripted by the test, read by the gateway."""
 
     def __init__(self, job: wire.Job) -> None:
         self.job = job
@@ -274,7 +274,7 @@ class ScriptedGateway:
         return [play.job for play in self.dispatcher.plays]
 
     async def check_settled(self) -> None:
-        """Nothing is open, and every job was settled once."""
+        """Assert that nothing is open, and that every job was settled once."""
         await eventually(lambda: self.services.gate.taken == 0)
         assert self.dispatcher.open_now == 0
         settled = [str(request) for request, _ in self.limiter.settled]
@@ -314,7 +314,7 @@ async def scripted_services(
     database_url: str = NO_DATABASE,
     **settings: object,
 ) -> AsyncGenerator[Services]:
-    """What a gateway's HTTP side stands on."""
+    """The services under a gateway's HTTP side."""
     loaded = GatewaySettings(postgres_url=Secret(""), nats_url=Secret(""), **settings)
     database = engine.create(database_url, connections_max=2)
 
@@ -357,7 +357,7 @@ async def scripted_gateway(
     pricer: Pricer | None = None,
     **settings: object,
 ) -> AsyncGenerator[ScriptedGateway]:
-    """With `real_limiter`, the scripted one that tests ask has nothing to tell. Without `pricer`, all is free."""
+    """With `real_limiter`, the scripted limiter is not used. Without `pricer`, everything is free."""
     principals, limiter, dispatcher = ScriptedPrincipals(), ScriptedLimiter(), ScriptedDispatcher()
     used = real_limiter or limiter
     async with scripted_services(principals, used, dispatcher, model=model, pricer=pricer, **settings) as services:

@@ -1,7 +1,7 @@
 """A model on a CUDA device: loads it, divides the memory, and compiles every kernel before the worker reports ready.
 
 Imported only where there is a device, since it imports torch and triton. Invariant: a kernel that is compiled later,
-in the middle of serving, is logged by name and counted.
+while requests are served, is counted and logged by name.
 """
 
 from collections.abc import Callable
@@ -31,11 +31,11 @@ from worker.models.decoder import Decoder
 from worker.models.load import load_model
 from worker.settings import WorkerSettings
 
-CAPABILITY_MIN = (8, 0)  # the oldest that kernels are compiled and tabled for
+CAPABILITY_MIN = (8, 0)  # the oldest for which kernels are compiled and listed
 
 
 def check_kernels(capability: tuple[int, int], config: ModelConfig) -> None:
-    """Whether there are kernels for this chip and this model. Raises CannotStart."""
+    """Check that there are kernels for this chip and this model. Raises CannotStart."""
     refusals = {
         f"a chip of capability {capability[0]}.{capability[1]}": capability < CAPABILITY_MIN,
         f"a head dimension of {config.head_dim}": config.head_dim > HEAD_DIMS[-1],
@@ -49,8 +49,8 @@ def check_kernels(capability: tuple[int, int], config: ModelConfig) -> None:
 def load_cuda(
     settings: WorkerSettings, path: Path, metrics: WorkerMetrics, progress: Callable[[float], None]
 ) -> tuple[Card, GraphRunner]:
-    """On the device that `settings` name by its number. Raises ModelFileError, and CannotStart for what it cannot do or
-    hold.
+    """The card and the runner on the device that `settings` name by number. Raises ModelFileError, and CannotStart for
+    a model that the device cannot compute or hold.
     """
     device = torch.device(settings.device)
     with current(device):
@@ -64,7 +64,7 @@ def _load(
     progress: Callable[[float], None],
     device: torch.device,
 ) -> tuple[Card, GraphRunner]:
-    """The device is the current one: what is asked of torch here and in its memory is about it."""
+    """Called with the device as torch's current one, so that torch allocates and measures there."""
     logger = log.get("worker")
     compilations = Compilations()
     compilations.watch()

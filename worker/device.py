@@ -1,6 +1,6 @@
 """The choice of a worker's device and runner, from the settings `device` and `runner`.
 
-Does not import torch: it is told how many CUDA devices there are. Invariant: the result is a runner and the one device
+Does not import torch: the number of CUDA devices is passed in. Invariant: the result is a runner and the one device
 that it computes on, or an error that says what to change.
 """
 
@@ -27,9 +27,9 @@ def is_cuda(device: str) -> bool:
 
 
 def choose(runner: Runner | None, device: str, cuda_devices: Callable[[], int]) -> tuple[Runner, str]:
-    """Auto takes CUDA where there is a device, unless a runner was asked for that computes elsewhere; a device of CUDA
-    is named by its number, the first one where none was. `cuda_devices`, how many there are, is asked only where it
-    matters. Raises CannotStart.
+    """The runner and its device. `auto` takes CUDA where there is a device, unless the runner that was asked for
+    computes elsewhere. A CUDA device is returned with its number, the first one if none was given. `cuda_devices`
+    returns how many there are, and is called only if that matters. Raises CannotStart.
     """
     kind = "cuda" if is_cuda(device) else device
     if runner == "fake":

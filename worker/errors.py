@@ -1,7 +1,7 @@
 """Errors of the worker process; engine and model files have their own (`worker.engine.errors`, `worker.models.errors`).
 
 WorkerError
-└── CannotStart    the worker cannot serve what it was asked to; one sentence for an operator
+└── CannotStart    the worker cannot serve as configured; one sentence for an operator
 """
 
 

@@ -18,7 +18,7 @@ PREEMPTION_BUCKETS = (0, 1, 2, 4, 8, 16)
 
 
 class WorkerMetrics(Collector):
-    """Of serving, empty until `watch` has been called."""
+    """Metrics of serving; empty until `watch` has been called."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

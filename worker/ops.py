@@ -36,8 +36,8 @@ class _Handler(BaseHTTPRequestHandler):
 def serving(
     host: str, port: int, *, metrics: Callable[[], bytes], health: Mapping[str, Callable[[], str | None]]
 ) -> Generator[int]:
-    """Serve while entered; yields the port. `health` gives, by path, what is wrong. Raises CannotStart if the port is
-    taken.
+    """Serve while entered; yields the port. `health` returns, by path, what is wrong (None if nothing is). Raises
+    CannotStart if the port is taken.
     """
 
     def answer(wrong: Callable[[], str | None]) -> tuple[int, bytes]:

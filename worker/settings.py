@@ -33,11 +33,12 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What computes; without one, torch on a CPU and triton on CUDA."""
 
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
-    """Of activations. auto is bf16 where the processor multiplies it natively, fp32 elsewhere, and on a CPU 8 bits in
-    products with 4-bit weights (docs/adr/0020)."""
+    """The type of activations. auto is bf16 where the processor multiplies it natively, fp32 elsewhere; on a CPU, auto
+    also rounds the activations that multiply 4-bit weights to 8 bits (docs/adr/0020).
+    """
 
     weights: Literal["auto", "fp32", "bf16", "int8", "int4", "fp8"] = "auto"
-    """How they are kept and multiplied: `worker.models.packer`, and on CUDA `worker.models.device_packer`."""
+    """How weights are stored and multiplied: `worker.models.packer`, and on CUDA `worker.models.device_packer`."""
 
     metrics_host: str = "127.0.0.1"
     metrics_port: Port = 9101
@@ -47,15 +48,16 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The queues it takes from, most urgent first."""
 
     kv_dtype: Literal["auto", "fp8", "int8"] = "auto"
-    """Of K and V in the pool; auto is the type that is computed in. The other two hold twice as many tokens as bf16,
-    with a scale for each token and head; on CUDA alone."""
+    """The type of K and V in the pool; auto is the type of activations. The other two hold twice as many tokens as
+    bf16, with a scale for each token and head; on CUDA only.
+    """
 
     kv_bytes: Positive | None = None
     """Of the KV pool; without a number, 1 GiB on a CPU or what its memory has room for, and on CUDA what is left of
     `memory_share`."""
 
     memory_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.9
-    """Of a CUDA device's memory: what this worker and all else on it may take."""
+    """The share of a CUDA device's memory that this worker and everything else on the device may take."""
 
     block_size: Positive = 16
     """Of the KV pool, in tokens, on every device: prefixes are found in whole blocks, and the kernels look up the block
@@ -64,17 +66,20 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     sequences_max: Positive = 256
 
     tokens_per_step: Positive | None = None
-    """Without a number 512, and on CUDA 8,192: there a step of prompts takes long enough for its launches not to count,
-    and its activations about 1 GB for an 8B model."""
+    """Without a number, 512, and 8,192 on CUDA: a step of prompts then takes so long that its launches hardly count,
+    and its activations take about 1 GB for an 8B model.
+    """
 
     tokens_beside_decodes: Positive | None = None
-    """Of these, at most so many of prompts in a step that also decodes; without a number, 2,048 on CUDA (by arithmetic
-    some 60 ms of an H200 for an 8B model, at which its products are as fast as with more), and on a CPU as many as make
-    it take 4 times the typical gap between tokens. Fewer keep running streams even, more let new ones start sooner."""
+    """The prompt tokens in a step that also decodes, at most. Without a number: 2,048 on CUDA (by arithmetic about 60
+    ms of an H200 for an 8B model, at which its products are as fast as with more); on a CPU as many as keep the step
+    within 4 times the typical gap between tokens. Fewer keep running streams even, more let new ones start sooner.
+    """
 
     step_s_max: Seconds = 60.0
-    """Seconds. An engine whose step takes longer hangs: health goes red, and what the worker holds is lost. To be above
-    the longest step that is in order: a whole budget of prompt tokens on a slow processor."""
+    """Seconds. An engine whose step takes longer counts as hung: health goes red, and the worker's requests are lost.
+    Must exceed the longest regular step: a whole budget of prompt tokens on a slow processor.
+    """
 
     threads: Positive | None = None
     """That compute; without a number, one per core that the process may use, by its affinity and its control group."""

@@ -1,7 +1,8 @@
 """Part a: every kernel against the plain reference, computed in float32 from the same numbers.
 
-What is told is the root mean square of the error over that of the reference. Invariant: a kernel is judged by the limit
-of its type, which is a few roundings of it, or by a case's own; and no kernel that a runner launches is left out.
+The reported error is the root mean square of the difference over that of the reference. Invariant: a kernel is judged
+by the limit of its type, which is a few of its roundings, or by a case's own limit; no kernel that a runner launches is
+left out.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from torch import Tensor
 from bench.gpu import batches, draws, places, products, rotation
 from bench.gpu.cases import AttentionInputs, AttentionShape
 from bench.gpu.machine import Machine
-from bench.gpu.part import Case, Found, Row, told
+from bench.gpu.part import Case, Found, Row, logged
 from bench.table import Cell
 from kernels.reference import ReferenceOps
 from kernels.triton_ops import TritonOps
@@ -21,7 +22,7 @@ from kernels.triton_ops import TritonOps
 LIMITS = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 EPS = 1e-5
 REFERENCE, KERNELS = ReferenceOps(), TritonOps()
-# Of each sequence: new tokens, all tokens. The edges of a block of 16, chunks, and an empty row as a graph pads it.
+# Per sequence: new tokens, all tokens. Covers the edges of a block of 16, chunks, and a padded row of a graph.
 EDGES = ((1, 1), (1, 15), (1, 16), (1, 17), (1, 0), (5, 5), (3, 40), (33, 33))
 LONG = ((1, 1_025), (1, 513), (64, 700), (1, 3))
 CAP = 2.0  # of scores that are about 1
@@ -38,7 +39,7 @@ def run(machine: Machine) -> Found:
         except Exception as fault:  # noqa: BLE001 - one case that cannot run must not hide the others
             faults.append(f"{case.kernel} {name} {case.shape}: {type(fault).__name__}: {fault}")
             continue
-        rows.append(told({"kernel": case.kernel, "dtype": name, "shape": case.shape, "error": error}))
+        rows.append(logged({"kernel": case.kernel, "dtype": name, "shape": case.shape, "error": error}))
         if not error <= (LIMITS[case.dtype] if case.error_max is None else case.error_max):
             faults.append(f"{case.kernel} {name} {case.shape}: an error of {error:.2g}")
         worst[case.kernel, name] = max(worst.get((case.kernel, name), (0.0, "")), (error, case.shape))

@@ -1,7 +1,8 @@
 """The preparation of batches on the device: cases for the check of accuracy.
 
-There is nothing to round, so a kernel has the reference's own bits or is wrong. The reference runs on the host, from
-the same numbers. Invariant: what a launch must write held something else before, and what it must not is compared too.
+Nothing is rounded here, so a kernel gives the reference's exact bits or is wrong. The reference runs on the host, from
+the same numbers. Invariant: everything that a launch must write held another value before, and what it must not write
+is compared too.
 """
 
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from kernels.device_batch import COMPUTED, BatchRows, PreparedBatch, SequenceRow
 
 BLOCK_SIZE = 16
 TAIL = 3  # tokens past the last sequence
-# In turn: a decode, a chunk longer than what a program takes at once, a decode, nothing, a short chunk.
+# In turn: a decode, a chunk longer than one iteration of a program, a decode, nothing, a short chunk.
 LENGTHS = (1, 300, 1, 0, 3)
 STEPS = ("patch_rows", "prepare_batch", "commit_batch")
 

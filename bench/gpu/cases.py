@@ -1,6 +1,6 @@
-"""Inputs for kernels: pools with scattered blocks, batches of sequences, all of one seed.
+"""Inputs for kernels: pools with scattered blocks, and batches of sequences, all from one seed.
 
-Knows shapes, not kernels. Invariant: what no sequence has written is NaN, so that reading it shows.
+Knows shapes, not kernels. Invariant: slots that no sequence has written are NaN, so that reading one shows.
 """
 
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ class AttentionInputs:
         order = torch.randperm(sum(counts), generator=torch.Generator().manual_seed(2)) + 1
         tables = torch.zeros(len(counts), max(*counts, 1), dtype=torch.int32)
         pool = (sum(counts) + 1, shape.block_size, shape.kv_heads, shape.head_dim)
-        loud = 1 if shape.kv is None else 40  # as codes
+        loud = 1 if shape.kv is None else 40  # larger, since the numbers become codes
         self.k_cache, self.v_cache = (
             (torch.randn(pool, generator=generator, device=device) * loud).clamp(-127, 127).to(shape.kv or self.dtype)
             for _ in range(2)

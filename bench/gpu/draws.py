@@ -1,7 +1,7 @@
 """The drawing of tokens: cases for both parts of the check.
 
-A draw has no error ratio of its own. What is compared are the log-probabilities of the tokens drawn, of rows in which
-both drew the same; that all rows but those whose two best are closer than rounding do is counted.
+A draw has no error ratio. For rows in which both sides drew the same token, the log-probabilities are compared; rows
+that differ are counted, unless their two best scores are closer than rounding.
 """
 
 from collections.abc import Iterator

@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from bench.gpu.machine import Machine
-from bench.gpu.part import Found, Level, Row, told
+from bench.gpu.part import Found, Level, Row, logged
 from bench.gpu.random_model import llama_8b, tiny
 
 
@@ -61,4 +61,4 @@ def _generate(machine: Machine, model: torch.nn.Module, vocab: int, level: Level
         "output": level.output,
         "tokens_per_s": level.sequences * level.output / generate(level.output),
     }
-    return told(row)
+    return logged(row)

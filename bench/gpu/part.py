@@ -1,4 +1,4 @@
-"""What a part of the check is made of, and what it gives back: plain values, fit for JSON."""
+"""The pieces of a part of the check, and its result: plain values, fit for JSON."""
 
 import json
 from collections.abc import Callable
@@ -17,7 +17,7 @@ class Case(NamedTuple):
     kernel: str
     dtype: torch.dtype
     shape: str
-    run: Callable[[], tuple[Tensor, Tensor]]  # what the kernel gave, and what is right
+    run: Callable[[], tuple[Tensor, Tensor]]  # the kernel's result, and the expected one
     error_max: float | None = None  # None: that of the type; 0: bit by bit
 
 
@@ -32,22 +32,22 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True)
 class Level:
-    """So many sequences at once, each of so many tokens."""
+    """A number of sequences that run at one time, and the tokens of each."""
 
     sequences: int
     prompt: int
     output: int
 
 
-def told(row: Row) -> Row:
-    """The row, which the log has from now on, whatever becomes of the part."""
+def logged(row: Row) -> Row:
+    """The row, after printing it to the log, so that it is known even if the part does not finish."""
     print(json.dumps(row), flush=True)
     return row
 
 
 @dataclass
 class Found:
-    rows: list[Row]  # everything
-    faults: list[str]  # what is wrong, one line each
+    rows: list[Row]  # all results
+    faults: list[str]  # failures, one line each
     columns: list[str] = field(default_factory=list[str])  # of the short table
     table: list[list[Cell]] = field(default_factory=list[list[Cell]])

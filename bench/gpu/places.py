@@ -1,7 +1,7 @@
-"""Kernels on a stream and a device that are not the ones torch starts with: cases for the check of accuracy.
+"""Kernels on a stream and a device other than torch's defaults: cases for the check of accuracy.
 
-On a stream of its own a kernel reads what that stream has only just been told to write, after work that takes long: on
-any other it would read what lay there before. One kernel stands for all, which are launched alike.
+On a stream of its own, a kernel reads what that stream was told to write just before, after long work; on any other
+stream it would read the old contents. One kernel stands for all, since all are launched in the same way.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def _on_another_stream(machine: Machine) -> tuple[Tensor, Tensor]:
     source, weight, x = (each.to(machine.device) for each in (source, weight, x))
     with nullcontext() if machine.dry else torch.cuda.stream(torch.cuda.Stream()):
         for _ in range(20):
-            _ = source @ source  # it takes time, and that is all
+            _ = source @ source  # only to keep the stream busy
         x.copy_(source)
         got = rms_norm(x, weight, EPS)
     if not machine.dry:

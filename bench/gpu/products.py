@@ -1,6 +1,7 @@
-"""Products of few rows with quantized weights, and such weights made whole: cases for both parts of the check.
+"""Products of few rows with quantized weights, and expanded weights: cases for both parts of the check.
 
-Invariant: the truth is made of the rounded weight and the rounded rows, so that only a kernel's own error counts.
+Invariant: the expected result is computed from the rounded weight and the rounded rows, so that only a kernel's own
+error counts.
 """
 
 from collections.abc import Iterator

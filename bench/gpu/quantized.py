@@ -1,8 +1,7 @@
-"""Part c, goes on: the engine with weights or a KV pool in few bits, beside the same in bfloat16.
+"""Part c, continued: the engine with weights or a KV pool in few bits, compared with the same in bfloat16.
 
-For each: how far the logits of two layers are from those of whole numbers, and what decodes then take. Knows no kernel.
-Invariant: both sides of a comparison have the same random weights, and one variant's memory is gone before the next
-has any.
+For each variant: the error of the logits of two layers, and the speed of decodes. Knows no kernel. Invariant: both
+sides of a comparison have the same random weights, and one variant's memory is freed before the next one allocates.
 """
 
 import gc
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from bench.gpu.accuracy import error_ratio
 from bench.gpu.machine import Machine
-from bench.gpu.part import Found, Level, Row, told
+from bench.gpu.part import Found, Level, Row, logged
 from bench.gpu.random_model import RandomWeights, llama_8b, tiny
 from bench.gpu.serving import BLOCK_SIZE, HALF_OUTPUT, INPUT, Driven
 from kernels.compilations import Compilations
@@ -23,7 +22,7 @@ from worker.models.config import ModelConfig
 from worker.models.decoder import Decoder, StepTensors
 from worker.models.device_packer import DeviceMode, DevicePacker
 
-PROMPT = 80  # of more rows than are multiplied from codes
+PROMPT = 80  # more rows than are multiplied from codes
 
 
 @dataclass(frozen=True)
@@ -58,12 +57,12 @@ def run(machine: Machine) -> Found:
         try:
             error = error_ratio(_logits(machine, few, variant), exact)
             speed, late = _speed(machine, config, variant)
-            rows.append(told({"variant": variant.name, "error": error, **speed}))
+            rows.append(logged({"variant": variant.name, "error": error, **speed}))
         except Exception as fault:  # noqa: BLE001 - one variant that cannot run must not hide the others
             faults.append(f"{variant.name}: {type(fault).__name__}: {fault}")
             continue
         finally:
-            gc.collect()  # a runner and its steps refer to each other
+            gc.collect()  # a runner and its steps form a cycle
         faults += [f"{variant.name}: {kernel} was compiled after the warm-up" for kernel in late]
         if not error <= variant.error_max:
             faults.append(f"{variant.name}: logits with an error of {error:.2g}")

@@ -1,7 +1,7 @@
 """The rotation of q and k and the write to the pool: cases for the check of accuracy.
 
-What is compared is q and the whole pool, as numbers: tokens without a slot show as what they should have left alone.
-Invariant: q, k and v are views of one projection, as a model has them.
+q and the whole pool are compared as numbers, so that a token without a slot that writes something shows. Invariant: q,
+k and v are views of one projection, as in a model.
 """
 
 from collections.abc import Iterator

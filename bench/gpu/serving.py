@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from bench.gpu.machine import Machine
-from bench.gpu.part import Found, Level, Row, told
+from bench.gpu.part import Found, Level, Row, logged
 from bench.gpu.random_model import RandomWeights, llama_8b, tiny, vocabulary
 from kernels.compilations import Compilations
 from kernels.triton_ops import TritonOps
@@ -67,7 +67,7 @@ def run(machine: Machine) -> Found:
 
 
 class Driven:
-    """An engine that is warm, on a runner whose time is taken."""
+    """A warm engine, on a runner whose time is measured."""
 
     def __init__(
         self,
@@ -96,7 +96,9 @@ class Driven:
         self._inner.warm_up()
         self._warm_up_s = time.perf_counter() - start
         self._weights_bytes = decoder.weights.nbytes
-        self._bytes_read = self._weights_bytes - decoder.weights.embedding.nbytes  # of which a step reads few rows
+        self._bytes_read = (
+            self._weights_bytes - decoder.weights.embedding.nbytes
+        )  # of which a step reads only a few rows
         self._kv_token_bytes = token_bytes(self._config, kv_dtype or dtype)
         self._runner = _Timed(self._inner)
         options = EngineConfig(
@@ -134,10 +136,10 @@ class Driven:
             "of_bandwidth": least_bytes / step_s / self._machine.copy_bytes_per_s,
             "host_ms": (step_s - waited_s) * 1e3,
             "waited_ms": waited_s * 1e3,
-            # From the parts that were run: all prompts, then 1,000 steps at the mean context.
+            # Extrapolated from the parts that were run: all prompts, then 1,000 steps at the mean context.
             "tokens_per_s_1000_1000": level.sequences * OUTPUT / whole_s if level.sequences > 1 else None,
         }
-        return told(row)
+        return logged(row)
 
     def close(self) -> None:
         self._inner.close()
@@ -170,7 +172,7 @@ class Driven:
 
 
 class _Timed:
-    """A runner that knows how long its results were waited for."""
+    """A runner that measures how long its results were awaited."""
 
     def __init__(self, inner: GraphRunner) -> None:
         self._inner = inner

@@ -13,7 +13,7 @@ from torch import Tensor
 from bench.gpu import draws, products
 from bench.gpu.cases import AttentionInputs, AttentionShape
 from bench.gpu.machine import Machine
-from bench.gpu.part import Found, Job, Row, told
+from bench.gpu.part import Found, Job, Row, logged
 from kernels.attention_scratch import AttentionScratch
 from kernels.triton_ops import TritonOps
 
@@ -29,7 +29,7 @@ def run(machine: Machine) -> Found:
         "copy_gb_per_s": machine.copy_bytes_per_s / 1e9,
         "matmul_tflops": machine.matmul_flops / 1e12,
     }
-    told(yardsticks)
+    logged(yardsticks)
     rows: list[Row] = []
     faults: list[str] = []
     for make in _jobs(machine):
@@ -54,7 +54,7 @@ def _measured(machine: Machine, job: Job) -> Row:
         "of_matmul": job.flops / seconds / machine.matmul_flops if job.flops else None,
         "of_torch": seconds / machine.seconds(job.torch_run),
     }
-    return told(row)
+    return logged(row)
 
 
 def _jobs(machine: Machine) -> Iterator[Callable[[], Iterable[Job]]]:

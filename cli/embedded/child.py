@@ -1,6 +1,7 @@
-"""One process of the stack: started in a session of its own, its output in a log file, stopped politely and then not.
+"""One process of the stack: started in its own session, with its output in a log file; stopped by a signal, then
+killed.
 
-It knows nothing of what the process is. Invariant: after `stop` or `kill` no process of the child's group is alive.
+Knows nothing of what the process does. Invariant: after `stop` or `kill` no process of the child's group is alive.
 """
 
 import asyncio

@@ -35,7 +35,7 @@ class Secrets(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DataDirectory:
-    """Paths under one directory, and the files that are its own."""
+    """Paths in one data directory, and the files that belong to the directory itself."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
@@ -101,7 +101,7 @@ class DataDirectory:
                 found = msgspec.json.decode(self.secrets_file.read_bytes(), type=Secrets)
             except msgspec.DecodeError as error:
                 raise DataDirectoryError(f"{self.secrets_file} is damaged: {error}") from error
-            if not found.gateway:  # of a version whose gateways were the owner
+            if not found.gateway:  # from a version in which gateways used the owner's account
                 found = msgspec.structs.replace(found, gateway=_password())
                 self.save_secrets(found)
             return found

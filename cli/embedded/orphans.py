@@ -1,4 +1,4 @@
-"""Processes that a killed `up` left behind: find them by the state file and stop them."""
+"""Processes that a killed `up` left running: finds them by the state file and stops them."""
 
 import contextlib
 from collections.abc import Callable
@@ -17,7 +17,7 @@ def alive(state: State) -> list[Service]:
 
 
 def stop(state: State, say: Callable[[str], None]) -> None:
-    """Stop them one after the other, the last started first, as the supervisor would have."""
+    """Stop them one after the other, the last started first, as the supervisor does."""
     for service in reversed(alive(state)):
         say(f"stopping {service.name} (process {service.mark.pid}), left by an `up` that was killed")
         process = service.mark.find()

@@ -6,7 +6,10 @@ import secrets
 import socket
 
 LOOPBACK = "127.0.0.1"
-PORT_MIN, PORTS = 20_000, 12_000  # below what Linux (32,768 on) and macOS (49,152 on) give to connections
+PORT_MIN, PORTS = (
+    20_000,
+    12_000,
+)  # below the ports that Linux (from 32,768) and macOS (from 49,152) give to outgoing connections
 
 
 def is_free(port: int, host: str = LOOPBACK) -> bool:
@@ -21,8 +24,8 @@ def is_free(port: int, host: str = LOOPBACK) -> bool:
 
 
 def pick(preferred: int | None = None) -> int:
-    """`preferred` if it is free, else any free port that no outgoing connection is given, as it may be before a server
-    listens there.
+    """`preferred` if it is free, otherwise a free port from a range that outgoing connections do not use: such a
+    connection could take the port before a server listens on it.
     """
     while preferred is None or not is_free(preferred):
         preferred = PORT_MIN + secrets.randbelow(PORTS)

@@ -18,7 +18,7 @@ KILL_MARGIN_S = 10.0  # beyond the drain time, before a process is killed
 
 @dataclass(frozen=True, slots=True)
 class Urls:
-    """Where the servers are: the same for all with outside servers, a user per role with the embedded ones."""
+    """The servers' addresses. Outside servers have the same for all roles, the embedded ones have a user per role."""
 
     postgres: str  # as the owner of the database
     gateway_postgres: str
@@ -26,7 +26,7 @@ class Urls:
 
 
 def is_ours(url: str, secrets: Secrets) -> bool:
-    """Whether an address names this directory's own server: in a shell that sourced demo.env, the environment does."""
+    """Whether an address is of this directory's own server, as it is in a shell that sourced demo.env."""
     return any(password in url for password in (secrets.forebay, *secrets.nats.values()))
 
 
@@ -44,7 +44,7 @@ def nats_urls(secrets: Secrets, port: int) -> dict[str, str]:
 
 
 def command(name: str) -> list[str]:
-    # -P keeps the caller's working directory, which may well hold a folder named `worker`, out of the import path.
+    # -P keeps the caller's working directory, which may contain a folder named `worker`, out of the import path.
     return [sys.executable, "-P", "-m", "cli.main", name]
 
 
@@ -95,7 +95,7 @@ def workers(
 
 
 def claims(settings: UpSettings) -> list[tuple[int, str, str]]:
-    """(port, who needs it, the option that moves it) for every port that people rely on."""
+    """(port, its user, the option that moves it) for every port that people rely on."""
     found = [(settings.gateway_port(i), f"gateway {i}", "--port") for i in range(settings.gateways)]
     found += [(settings.gateway_ops_port(i), f"gateway {i}'s metrics", "--ops-port") for i in range(settings.gateways)]
     found += [
@@ -105,7 +105,7 @@ def claims(settings: UpSettings) -> list[tuple[int, str, str]]:
 
 
 def check_ports(settings: UpSettings) -> None:
-    """Raises PortTaken with the port, who needs it and what to do."""
+    """Raises PortTaken with the port, its user and what to do."""
     wanted: dict[int, str] = {}
     for port, who, option in claims(settings):
         if port in wanted:

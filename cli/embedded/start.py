@@ -1,6 +1,6 @@
 """The start of the whole stack, step by step: NATS, workers, Postgres, schema, demo tenants, then gateways.
 
-Only wiring: how each step works is in its own module.
+Only wiring: each step is carried out by its own module.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class Start:
         with self.terminal.spinner("starting NATS"):
             nats_urls = await self._nats(supervisor, secrets)
         workers = stack.workers(self.settings, self.directory, self.environ, nats_urls)
-        await supervisor.start(workers)  # loading a model takes longest, and needs no database
+        await supervisor.start(workers)  # first, since loading a model takes longest and needs no database
         with self.terminal.spinner("starting Postgres"):
             owner_url, gateway_url = await self._postgres(supervisor, secrets)
         urls = Urls(postgres=owner_url, gateway_postgres=gateway_url, nats=nats_urls)
@@ -45,7 +45,9 @@ class Start:
             keys = await self._database(urls, secrets)
         demo.write(self.directory, self.settings, urls, keys)
         gateways = stack.gateways(self.settings, self.directory, self.environ, urls)
-        await supervisor.start(gateways)  # stopped first, while the workers can still finish their streams
+        await supervisor.start(
+            gateways
+        )  # started last and so stopped first, while workers can still finish their streams
         with self.terminal.spinner("starting gateways and workers"):
             await supervisor.until_healthy([*workers, *gateways], self.settings.start_s)
         self._welcome()
@@ -98,7 +100,7 @@ class Start:
         return keys
 
     def _port_before(self, name: str, secrets: Secrets) -> int | None:
-        """The port of the last run, kept while it is free: URLs that somebody noted go on working."""
+        """The port of the last run if it is free, so that addresses noted earlier still work."""
         url = demo.read(self.directory).get(name)
         return urlsplit(url).port if url is not None and stack.is_ours(url, secrets) else None
 
@@ -117,5 +119,5 @@ Logs are in {_short(self.directory.logs)}. Ctrl-C stops everything."""
 
 
 def _short(path: Path) -> str:
-    """As a person in this folder would type it."""
+    """The path as a person would type it in this folder."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

@@ -17,14 +17,14 @@ from cli.embedded.terminal import Terminal
 
 POLL_S = 0.1
 HOUSEKEEPING_S = 5.0
-RESTARTS_MAX = 5  # of one child within RESTART_WINDOW_S; then the stack gives up
+RESTARTS_MAX = 5  # of one child within RESTART_WINDOW_S; then the stack stops
 RESTART_WINDOW_S = 60.0
-RESTART_WAIT_S = 1.0  # doubled with each restart of the window; long enough for others to notice the loss
+RESTART_WAIT_S = 1.0  # doubled with each restart in the window; long enough for others to notice the loss
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Supervisor:
-    """Owns the children. Children started in one call of `start` form a stage: they are stopped together."""
+    """Owns the children. The children started in one call of `start` form a stage, and are stopped together."""
 
     def __init__(self, directory: DataDirectory, terminal: Terminal, *, restart_wait_s: float = RESTART_WAIT_S) -> None:
         self._restart_wait_s = restart_wait_s
@@ -152,7 +152,7 @@ class Supervisor:
             await asyncio.gather(*(self._end(child) for child in running))
 
     async def _end(self, child: Child) -> None:
-        """Stop politely; after a second signal only the servers, which hold data, still get their time."""
+        """Stop with grace. After a second signal, only the database servers still get their grace time."""
         stopping = asyncio.create_task(child.stop())
         hurried = asyncio.create_task(self._hurry.wait())
         await asyncio.wait((stopping, hurried), return_when=asyncio.FIRST_COMPLETED)
@@ -164,7 +164,7 @@ class Supervisor:
     # -- the state file
 
     def _end_leftovers(self) -> None:
-        """End what an earlier supervisor left when it was killed."""
+        """Stop what a killed supervisor left running."""
         left = state.load(self._directory.state_file)
         if left is not None:
             orphans.stop(left, self._terminal.say)

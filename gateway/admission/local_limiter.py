@@ -114,11 +114,11 @@ class LocalLimiter:
         """What the scope of `cap` holds now: its open or queued requests, or the tokens of the queued ones."""
         held = 0
         for request_id in self._by_tenant.get(demand.tenant_id, ()):
-            one = self._open[request_id]
-            if cap.metric != "concurrency" and one.started:
+            request = self._open[request_id]
+            if cap.metric != "concurrency" and request.started:
                 continue
-            if cap.limit.key_id in {None, one.demand.api_key_id} and cap.limit.concerns(one.demand.model_id):
-                held += one.demand.amount(cap.metric)
+            if cap.limit.key_id in {None, request.demand.api_key_id} and cap.limit.concerns(request.demand.model_id):
+                held += request.demand.amount(cap.metric)
         return held
 
     def _level(self, claim: Claim) -> Level:

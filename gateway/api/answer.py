@@ -21,7 +21,7 @@ from gateway.api.exchange import Exchange
 from gateway.api.hangup import Hangup
 from gateway.api.request_record import OK, RequestRecord
 from gateway.api.schemas import Body
-from gateway.api.shape import Choice, Heading, Shape, Usage, event
+from gateway.api.shape import AnswerSpec, Choice, Shape, Usage, event
 from gateway.api.spans import spans
 from gateway.api.sse import EventStream
 from gateway.auth import guards
@@ -47,7 +47,7 @@ class Endpoint(Generic[B]):
     decoder: "msgspec.json.Decoder[B]"
     lenient: "msgspec.json.Decoder[Any]"  # skips fields that are not known
     parse: Callable[[B], Generation]
-    shape: Callable[[Heading], Shape]
+    shape: Callable[[AnswerSpec], Shape]
 
 
 class Answers:
@@ -66,8 +66,8 @@ class Answers:
         except Exception as error:  # noqa: BLE001 - the outermost place: every request gets its answer and its line
             self._ended(record, error)
             if not record.answering:
-                told = error if isinstance(error, GatewayError) else _unexpected(error, record, scope)
-                await _reply(send, record, errors.status(told), errors.headers(told), errors.encode(told))
+                shown = error if isinstance(error, GatewayError) else _unexpected(error, record, scope)
+                await _reply(send, record, errors.status(shown), errors.headers(shown), errors.encode(shown))
         except BaseException as error:
             self._ended(record, error)
             raise
@@ -80,8 +80,8 @@ class Answers:
     def _ended(self, record: RequestRecord, error: BaseException | None) -> None:
         if record.trace.sampled:
             endpoint = self._endpoint
-            told = spans(record, error, path=endpoint.path, operation=endpoint.operation, now_s=monotonic())
-            self._services.tracer.record(told)
+            recorded = spans(record, error, path=endpoint.path, operation=endpoint.operation, now_s=monotonic())
+            self._services.tracer.record(recorded)
         record.end(error)
 
     async def _served(self, record: RequestRecord, scope: Scope, receive: Receive, send: Send) -> bytes | None:
@@ -89,11 +89,11 @@ class Answers:
         principal, data = await self._let_in(record, scope, receive)
         try:
             terms = client_timeout.terms(scope, principal.tier_bounds)
-            asked, generation = self._parsed(record, principal, data)
+            request_body, generation = self._parsed(record, principal, data)
             hangup = Hangup(receive)
             try:
                 exchange = await self._begin(record, principal, generation, terms)
-                shape = self._endpoint.shape(_heading(record, asked, generation, exchange.choices))
+                shape = self._endpoint.shape(_answer_spec(record, request_body, generation, exchange.choices))
                 if not record.stream:
                     content = await _whole(exchange, shape)
                     record.outcome = OK
@@ -131,11 +131,11 @@ class Answers:
 
     def _parsed(self, record: RequestRecord, principal: Principal, data: bytes) -> tuple[Body, Generation]:
         endpoint = self._endpoint
-        asked = body.decode(data, endpoint.lenient if principal.ignore_unknown_fields else endpoint.decoder)
-        record.stream = bool(asked.stream)
-        if self._services.dispatcher.fleet.find(asked.model):  # otherwise it is the client's text, and no label
-            record.model = asked.model
-        return asked, endpoint.parse(asked)
+        request_body = body.decode(data, endpoint.lenient if principal.ignore_unknown_fields else endpoint.decoder)
+        record.stream = bool(request_body.stream)
+        if self._services.dispatcher.fleet.find(request_body.model):  # otherwise it is the client's text, and no label
+            record.model = request_body.model
+        return request_body, endpoint.parse(request_body)
 
     async def _begin(
         self, record: RequestRecord, principal: Principal, generation: Generation, terms: Terms
@@ -186,14 +186,14 @@ class Answers:
             streams_open.dec()
 
 
-def _heading(record: RequestRecord, asked: Body, generation: Generation, choices: int) -> Heading:
-    return Heading(
+def _answer_spec(record: RequestRecord, request_body: Body, generation: Generation, choices: int) -> AnswerSpec:
+    return AnswerSpec(
         request=record.request,
         created_s=int(time()),
-        model=asked.model,
+        model=request_body.model,
         choices=choices,
         logprobs=generation.logprobs is not None,
-        include_usage=bool(asked.stream_options and asked.stream_options.include_usage),
+        include_usage=bool(request_body.stream_options and request_body.stream_options.include_usage),
     )
 
 
@@ -213,16 +213,16 @@ async def _events(exchange: Exchange, shape: Shape, record: RequestRecord) -> tu
                 return data, False
         closing = shape.closing(Usage.of(await exchange.end()))
     except GatewayError as error:
-        told = error
+        shown = error
     except Exception:  # the last place that can tell the client
         logger.exception("stream.crashed", request=record.request, trace=record.trace.trace)
-        told = GatewayError(errors.UNEXPECTED)
+        shown = GatewayError(errors.UNEXPECTED)
     else:
         record.outcome = OK
         return closing, True
-    record.outcome = errors.outcome(told)
+    record.outcome = errors.outcome(shown)
     await exchange.close()
-    return event(errors.encode(told)), True
+    return event(errors.encode(shown)), True
 
 
 def _unexpected(error: Exception, record: RequestRecord, scope: Scope) -> GatewayError:
@@ -231,13 +231,13 @@ def _unexpected(error: Exception, record: RequestRecord, scope: Scope) -> Gatewa
     return errors.unexpected(error, request=record.request, trace=record.trace.trace, retry=retry)
 
 
-async def _reply(send: Send, record: RequestRecord, status: int, told: dict[str, str], content: bytes) -> None:
-    lines = [JSON, (b"content-length", b"%d" % len(content)), *_lines(record, told)]
+async def _reply(send: Send, record: RequestRecord, status: int, headers: dict[str, str], content: bytes) -> None:
+    lines = [JSON, (b"content-length", b"%d" % len(content)), *_lines(record, headers)]
     await send({"type": "http.response.start", "status": status, "headers": lines})
     await send({"type": "http.response.body", "body": content, "more_body": False})
 
 
-def _lines(record: RequestRecord, told: dict[str, str]) -> list[tuple[bytes, bytes]]:
+def _lines(record: RequestRecord, headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
     lines = requestid.header_lines(record.request, record.trace.trace)
-    lines += [(name.encode(), value.encode()) for name, value in told.items()]
+    lines += [(name.encode(), value.encode()) for name, value in headers.items()]
     return lines

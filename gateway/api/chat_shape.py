@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from gateway.api.shape import Choice, Frame, Heading, Usage, clamped, json_bytes, token_text
+from gateway.api.shape import AnswerSpec, Choice, Envelope, Usage, clamped, json_bytes, token_text
 from shared import wire
 
 
@@ -50,15 +50,15 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatShape:
-    def __init__(self, heading: Heading) -> None:
-        self._heading = heading
-        self._id = f"chatcmpl-{heading.request}"
-        self._frame = Frame(heading, id_=self._id, object_="chat.completion.chunk")
+    def __init__(self, spec: AnswerSpec) -> None:
+        self._spec = spec
+        self._id = f"chatcmpl-{spec.request}"
+        self._envelope = Envelope(spec, id_=self._id, object_="chat.completion.chunk")
 
     def opening(self) -> bytes:
         return b"".join(
             self._event(choice, b'"role":"assistant","content":""', b"null", b"null")
-            for choice in range(self._heading.choices)
+            for choice in range(self._spec.choices)
         )
 
     def events(self, chunk: wire.Chunk) -> bytes:
@@ -71,14 +71,14 @@ class ChatShape:
         return data
 
     def closing(self, usage: Usage) -> bytes:
-        return self._frame.closing(usage)
+        return self._envelope.closing(usage)
 
     def whole(self, choices: list[Choice], usage: Usage) -> bytes:
         return json_bytes(
             Answer(
                 id=self._id,
-                created=self._heading.created_s,
-                model=self._heading.model,
+                created=self._spec.created_s,
+                model=self._spec.model,
                 choices=[self._choice(choice) for choice in choices],
                 usage=usage,
             )
@@ -88,12 +88,12 @@ class ChatShape:
         return AnswerChoice(
             index=choice.index,
             message=AnswerMessage("".join(choice.texts)),
-            logprobs=_logprobs(choice.logprobs) if self._heading.logprobs else None,
+            logprobs=_logprobs(choice.logprobs) if self._spec.logprobs else None,
             finish_reason=choice.finish,
         )
 
     def _event(self, choice: int, delta: bytes, logprobs: bytes, finish: bytes) -> bytes:
-        return self._frame.event(
+        return self._envelope.event(
             b'{"index":%d,"delta":{%b},"logprobs":%b,"finish_reason":%b}' % (choice, delta, logprobs, finish)
         )
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from gateway.api.shape import Choice, Frame, Heading, Usage, clamped, json_bytes
+from gateway.api.shape import AnswerSpec, Choice, Envelope, Usage, clamped, json_bytes
 from shared import wire
 
 
@@ -52,11 +52,11 @@ class _Offset:
 
 
 class CompletionShape:
-    def __init__(self, heading: Heading) -> None:
-        self._heading = heading
-        self._id = f"cmpl-{heading.request}"
-        self._offsets = [_Offset() for _ in range(heading.choices)]
-        self._frame = Frame(heading, id_=self._id, object_="text_completion")
+    def __init__(self, spec: AnswerSpec) -> None:
+        self._spec = spec
+        self._id = f"cmpl-{spec.request}"
+        self._offsets = [_Offset() for _ in range(spec.choices)]
+        self._envelope = Envelope(spec, id_=self._id, object_="text_completion")
 
     def opening(self) -> bytes:
         return b""
@@ -72,17 +72,17 @@ class CompletionShape:
             logprobs,
             finish,
         )
-        return self._frame.event(choice)
+        return self._envelope.event(choice)
 
     def closing(self, usage: Usage) -> bytes:
-        return self._frame.closing(usage)
+        return self._envelope.closing(usage)
 
     def whole(self, choices: list[Choice], usage: Usage) -> bytes:
         return json_bytes(
             Answer(
                 id=self._id,
-                created=self._heading.created_s,
-                model=self._heading.model,
+                created=self._spec.created_s,
+                model=self._spec.model,
                 choices=[self._choice(choice) for choice in choices],
                 usage=usage,
             )
@@ -92,7 +92,7 @@ class CompletionShape:
         return AnswerChoice(
             index=choice.index,
             text="".join(choice.texts),
-            logprobs=self._logprobs(choice.index, choice.logprobs) if self._heading.logprobs else None,
+            logprobs=self._logprobs(choice.index, choice.logprobs) if self._spec.logprobs else None,
             finish_reason=choice.finish,
         )
 

@@ -18,7 +18,7 @@ from shared import log
 
 logger = log.get("gateway.api")
 
-MESSAGE_CHARS_MAX = 1_000  # a client's text that is quoted is cut to this
+MESSAGE_CHARS_MAX = 1_000  # whatever a client sent that is told again
 UNEXPECTED = "The server had an error while processing this request."
 
 

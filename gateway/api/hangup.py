@@ -35,14 +35,14 @@ class Hangup:
         return self._happened and self._task.uncancel() <= self._cancels_before
 
     def stop(self) -> None:
-        self._message.remove_done_callback(self._told)
+        self._message.remove_done_callback(self._on_message)
         self._message.cancel()
 
     def _watch(self) -> None:
         self._message: asyncio.Future[Any] = asyncio.ensure_future(self._receive())
-        self._message.add_done_callback(self._told)
+        self._message.add_done_callback(self._on_message)
 
-    def _told(self, message: "asyncio.Future[Any]") -> None:
+    def _on_message(self, message: "asyncio.Future[Any]") -> None:
         if message.cancelled() or message.exception() is not None or message.result()["type"] == "http.disconnect":
             self.cut_off()
         else:

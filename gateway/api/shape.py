@@ -59,8 +59,8 @@ class Choice:
         self.finish = chunk.finish or self.finish
 
 
-class Heading(msgspec.Struct, frozen=True):
-    """What is the same in every event of an answer."""
+class AnswerSpec(msgspec.Struct, frozen=True):
+    """What the events of one answer have in common, known before the first of them."""
 
     request: str
     created_s: int
@@ -88,18 +88,18 @@ class Shape(Protocol):
         ...
 
 
-class Frame:
-    """What encloses the choices in every event of an answer: encoded once, and around each choice in one copy."""
+class Envelope:
+    """The text around the choices of every event of an answer: encoded once, and copied around each choice."""
 
-    def __init__(self, heading: Heading, *, id_: str, object_: str) -> None:
-        self._includes_usage = heading.include_usage
+    def __init__(self, spec: AnswerSpec, *, id_: str, object_: str) -> None:
+        self._includes_usage = spec.include_usage
         self._head = b'data: {"id":%b,"object":"%b","created":%d,"model":%b,"system_fingerprint":null,"choices":[' % (
             json_bytes(id_),
             object_.encode(),
-            heading.created_s,
-            json_bytes(heading.model),
+            spec.created_s,
+            json_bytes(spec.model),
         )
-        self._tail = b'],"usage":null}\n\n' if heading.include_usage else b"]}\n\n"
+        self._tail = b'],"usage":null}\n\n' if spec.include_usage else b"]}\n\n"
 
     def event(self, choice: bytes) -> bytes:
         """The event with this one choice, which is a JSON object."""

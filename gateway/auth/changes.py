@@ -25,7 +25,7 @@ class Changes:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
         self._since: int | None = None
-        self._told: frozenset[int] = frozenset()
+        self._reported: frozenset[int] = frozenset()
         self._looked_s = 0.0
 
     async def look(self, now_s: float) -> Changed:
@@ -33,13 +33,13 @@ class Changes:
         many. A call that fails changes nothing.
         """
         since = 0 if self._since is None else self._since
-        xmin, found = await queries.changes_since(self._engine, since, rows_max=ROWS_MAX + 1)
-        fresh = {tenant for change, tenant in found.items() if change not in self._told}
+        xmin, changes = await queries.changes_since(self._engine, since, rows_max=ROWS_MAX + 1)
+        fresh = {tenant for change, tenant in changes.items() if change not in self._reported}
         blind = (
             self._since is None
             or now_s - self._looked_s > GAP_S_MAX
-            or len(found) > ROWS_MAX
+            or len(changes) > ROWS_MAX
             or xmin < self._since  # another server, perhaps a standby that lagged behind
         )
-        self._since, self._told, self._looked_s = xmin, frozenset(found), now_s
+        self._since, self._reported, self._looked_s = xmin, frozenset(changes), now_s
         return ALL if blind or None in fresh else frozenset(tenant for tenant in fresh if tenant is not None)

@@ -32,7 +32,7 @@ class KeyUses:
         self._clock = clock or SystemClock()
         self._log = log.get("uses")
         self._today = date.min
-        self._told: set[uuid.UUID] = set()
+        self._written: set[uuid.UUID] = set()
         self._waiting: dict[uuid.UUID, date] = {}
 
     def note(self, key_id: uuid.UUID) -> None:
@@ -40,8 +40,8 @@ class KeyUses:
         today = datetime.fromtimestamp(self._clock.wall(), UTC).date()
         if today != self._today:
             self._today = today
-            self._told.clear()
-        if key_id not in self._told and len(self._waiting) < KEYS_MAX:
+            self._written.clear()
+        if key_id not in self._written and len(self._waiting) < KEYS_MAX:
             self._waiting[key_id] = today
 
     async def __aenter__(self) -> Self:
@@ -58,17 +58,17 @@ class KeyUses:
         """Write the uses that are pending. While Postgres is away, they stay pending."""
         if not self._waiting:
             return
-        telling = dict(self._waiting)
+        batch = dict(self._waiting)
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                await queries.note_uses(self._engine, telling)
+                await queries.note_uses(self._engine, batch)
         except _FAULTS as error:
-            self._log.warning("key_uses.not_told", keys=len(telling), error=type(error).__name__)
+            self._log.warning("key_uses.not_told", keys=len(batch), error=type(error).__name__)
             return
-        self._waiting = {key: day for key, day in self._waiting.items() if telling.get(key) != day}
-        if len(self._told) + len(telling) > KEYS_MAX:
-            self._told.clear()
-        self._told |= {key for key, day in telling.items() if day == self._today}
+        self._waiting = {key: day for key, day in self._waiting.items() if batch.get(key) != day}
+        if len(self._written) + len(batch) > KEYS_MAX:
+            self._written.clear()
+        self._written |= {key for key, day in batch.items() if day == self._today}
 
     async def _tell(self) -> None:
         while True:

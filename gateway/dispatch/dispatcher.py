@@ -37,10 +37,10 @@ from shared.trace import Off, Tracer
 from shared.usage import UsagePublisher
 
 OnCard = Callable[[str, wire.ModelCard], Awaitable[None]]
-"""Told of a new card (digest, card) before its model is listed; if it raises, it is told again later."""
+"""Called with a new card (digest, card) before its model is listed; called again later if it raises."""
 
 CARD_RETRY_S = 1.0
-READY_S = 1.0  # less than who asks waits, or the reason is lost
+READY_S = 1.0  # less than the readiness check waits, or the reason would be lost
 BACKLOG_RETRY_AFTER_MS = 10_000
 WORKERS_FAULTS = ("engine_error", "device_failed")  # of wire.End.error
 
@@ -175,7 +175,7 @@ class Dispatcher:
     # -- the stages of one attempt
 
     async def _start(self, attempt: Attempt, terms: Terms) -> None:
-        """Wait until a worker has accepted it. Raises GatewayError."""
+        """Wait until a worker has accepted the attempt. Raises GatewayError."""
         waited_s = self._clock.monotonic() - attempt.opened_at
         left_s = max(terms.timeout_s - waited_s - self.limits.shed_early_s, 0.0)
         attempt.timer = asyncio.get_running_loop().call_later(left_s, self._shed, attempt, terms)
@@ -193,11 +193,13 @@ class Dispatcher:
             now = self._clock.monotonic()
             error.retry_after_ms = self.overload.advice_ms(attempt.job, attempt.pool, terms, now)
         attempt.fail(error)
-        if not isinstance(error, Unavailable):  # otherwise it may have been stored: leaving it finds out
+        if not isinstance(error, Unavailable):  # after Unavailable it may have been stored: leaving it finds out
             self._endings.never_ran(attempt, "error")
 
     def _shed(self, attempt: Attempt, terms: Terms) -> None:
-        """Nobody took it in time: it is answered when it has been taken back, or by a worker that is quicker."""
+        """No worker took it in time: it ends when it has been taken back from its queue, unless a worker claims it
+        before that.
+        """
         error = self.overload.late(attempt.job, attempt.pool, terms, self._clock.monotonic())
         shedding = self._endings.shed(attempt, error)
         self._tasks.spawn(shedding, "shed", request=attempt.request, trace=attempt.trace)
@@ -224,7 +226,9 @@ class Dispatcher:
 
     @property
     def _awaits_repeats(self) -> bool:
-        """The connection was lost and has only just been made again, or is about to be."""
+        """Whether workers may still repeat what a lost connection dropped: it was restored only just now, or not
+        yet.
+        """
         if not self.bus.ready:
             return True
         return self.bus.connection > 1 and self.bus.ready_s() < self.limits.repeat_s
@@ -251,8 +255,8 @@ class Dispatcher:
             self._tasks.spawn(self._endings.cancel(frame.worker, cancels), "cancel")
 
     def _note_outcome(self, attempt: Attempt) -> None:
-        """What the end of an attempt says of the workers. A cancelled one, and one that was the client's fault, says
-        nothing.
+        """Report the outcome of an attempt to the breakers and the retry budgets. A cancelled attempt, and one that
+        failed by the client's fault, says nothing of the workers.
         """
         end, job, now = attempt.end, attempt.job, self._clock.monotonic()
         assert end is not None
@@ -281,7 +285,7 @@ class Dispatcher:
     async def _beat(self) -> None:
         subject = subjects.gateway_beat_subject(self.gateway_id)
         while True:
-            if self.bus.ready:  # never into the buffer of a lost connection: old beats would say nothing
+            if self.bus.ready:  # not into the buffer of a lost connection, which would deliver outdated beats later
                 beat = wire.GatewayBeat(
                     gateway=self.gateway_id,
                     incarnation=self._incarnation,

@@ -49,7 +49,7 @@ class Publication:
         message = _message(attempt)
 
         try:
-            self._queue.post(message, partial(self._told, attempt, message, failed), timeout_s=TRY_S)
+            self._queue.post(message, partial(self._on_answer, attempt, message, failed), timeout_s=TRY_S)
         except (BusTooLarge, BusUnavailable):
             self._try_again(attempt, message, failed)
 
@@ -57,7 +57,7 @@ class Publication:
         """The same, but waits. Raises QueueFull and BodyTooLarge (the job is not queued), Unavailable (it may be)."""
         await self._publish(attempt, _message(attempt))
 
-    def _told(self, attempt: Attempt, message: jobs.Publication, failed: Failed, answer: Answer | None) -> None:
+    def _on_answer(self, attempt: Attempt, message: jobs.Publication, failed: Failed, answer: Answer | None) -> None:
         try:
             self._stored(attempt, jobs.posted(answer))
         except QueueRefused as error:

@@ -23,7 +23,7 @@ from shared import jobs, log, subjects, tasks
 from shared.bus import Bus, BusError, translated
 
 BATCH_MAX: Final = 500
-GATHER_S: Final = 0.05  # how long the first event of a batch waits for more
+GATHER_S: Final = 0.05  # how long a first event waits for company
 IDLE_S: Final = 5.0
 TIMEOUT_S: Final = 2.0
 RETRY_S: Final = 1.0

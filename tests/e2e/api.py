@@ -44,7 +44,7 @@ class Api:
         return self.post("/completions", {"model": MODEL, "prompt": prompt, "max_tokens": 5, **fields})
 
     def probe(self) -> None:
-        """The canary: an ordinary request is answered right now."""
+        """Assert that an ordinary request is answered now."""
         started = time.monotonic()
         answer = self.chat("ping", max_tokens=4, temperature=0)
         assert answer.status_code == 200, answer.text
@@ -92,7 +92,7 @@ def finish_of(chunks: list[dict[str, Any]], index: int = 0) -> str:
 
 
 def counts(answer: dict[str, Any]) -> dict[str, int]:
-    """The token counts of an answer or of a stream's last event, without those that depend on what was asked before."""
+    """The token counts of an answer or of a stream's last event, without those that depend on earlier requests."""
     usage = answer["usage"]
     assert 0 <= usage["prompt_tokens_details"]["cached_tokens"] < usage["prompt_tokens"]
     return {name: usage[name] for name in ("prompt_tokens", "completion_tokens", "total_tokens")}
@@ -121,7 +121,7 @@ def force(token_id: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def bystander(api: Api, tokens: int = 200) -> Iterator[None]:
-    """A stream of another tenant that runs through the body of the `with` and must end as if nothing happened."""
+    """A stream of another tenant that runs during the body of the `with`, and must not be affected."""
     outcome: list[httpx.Response | Exception] = []
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""Where something that must not be told could be found: logs, metrics, spans, commands, subjects, files, rows."""
+"""Every place where a secret could leak: logs, metrics, spans, commands, subjects, files, rows."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ from nats.aio.msg import Msg
 from tests.collector import Collector
 from tests.e2e.stack import Stack
 
-FOUND_BYTES_MIN = 12  # of what is looked for: less is chance
+FOUND_BYTES_MIN = 12  # of the secret: shorter pieces may occur by chance
 LOOK = """
 import sys
 from cli.main import main
@@ -39,7 +39,7 @@ def logs(stack: Stack) -> list[Path]:
 
 
 def kept_by_nats(stack: Stack) -> list[Path]:
-    """All that it keeps on disk."""
+    """All files that NATS has on disk."""
     return [path for path in stack.directory.nats.rglob("*") if path.is_file()]
 
 
@@ -55,7 +55,7 @@ def rows_with(stack: Stack, secrets: list[str]) -> list[str]:
 
 
 def watched(stack: Stack, collector: Collector) -> dict[str, bytes]:
-    """What an operator can look at, by its name: logs, metrics, what commands print, spans."""
+    """Everything that an operator can look at, by name: logs, metrics, the output of commands, spans."""
     found = {path.name: path.read_bytes() for path in logs(stack)}
     for url in (*stack.ops_metrics_urls, *stack.worker_metrics_urls):
         found[url] = httpx.get(url, trust_env=False).content
@@ -81,7 +81,7 @@ def wait_for_trace(collector: Collector, trace: str, *, spans: int) -> None:
 
 @dataclass
 class Overheard:
-    """What whoever listens to everything on NATS has heard of messages, but for what they carry."""
+    """What a subscriber to every subject has seen of messages, except their content."""
 
     subjects: set[str] = field(default_factory=set)
     heads: list[bytes] = field(default_factory=list)
@@ -89,7 +89,7 @@ class Overheard:
 
 @asynccontextmanager
 async def overhearing(stack: Stack) -> AsyncIterator[Overheard]:
-    """Subjects, JetStream's advisories among them, and headers, of all that is sent meanwhile."""
+    """Subjects (JetStream's advisories included) and headers of everything that is sent meanwhile."""
     heard = Overheard()
 
     async def hear(message: Msg) -> None:

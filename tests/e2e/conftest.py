@@ -17,14 +17,14 @@ TINY_POOL = {**FAKE, "FOREBAY_KV_BYTES": str(9 * 737_280)}  # 8 blocks of 16 tok
 
 @pytest.fixture(scope="session")
 def collector() -> Iterator[Collector]:
-    """Where the shared stack sends its spans."""
+    """The collector of the shared stack's spans."""
     with collecting() as collector:
         yield collector
 
 
 @pytest.fixture(scope="session")
 def stack(collector: Collector) -> Iterator[Stack]:
-    """Two gateways and a fake worker that trace all, shared by all tests that leave them as they were."""
+    """Two gateways and a fake worker with all tracing on, shared by all tests that leave them as they were."""
     traced = {**collector.environ, "OTEL_EXPORTER_OTLP_HEADERS": f"x-token={COLLECTOR_TOKEN}"}
     with running(gateways=2, env={**FAKE, **traced}) as shared:
         yield shared

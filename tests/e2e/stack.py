@@ -52,7 +52,7 @@ def ports_apart(count: int, stride: int) -> int:
 
 @dataclass
 class Stack:
-    """A running stack, and what its operator and its tenants know of it."""
+    """A running stack, with what its operator and its tenants know of it."""
 
     directory: DataDirectory
     gateways: int

@@ -13,7 +13,7 @@ ROOT = "/admin/v1"
 
 @asynccontextmanager
 async def administered(database_url: str, **settings: object) -> AsyncGenerator[ScriptedGateway]:
-    """Besides the tenant's and the administrator's keys, READ_KEY may look."""
+    """READ_KEY exists besides the tenant's and the administrator's keys, and may only read."""
     async with scripted_gateway(database_url=database_url, **settings) as gateway:
         gateway.principals.callers[READ_KEY] = Caller(scopes=frozenset({"admin:read"}))
         yield gateway

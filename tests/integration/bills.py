@@ -1,4 +1,4 @@
-"""A small world to bill in: tenants, models and prices by plain SQL, and events through the real writer."""
+"""A small world for bills: tenants, models and prices by plain SQL, and events through the real writer."""
 
 import asyncio
 import datetime as dt
@@ -23,7 +23,7 @@ def at(text: str) -> dt.datetime:
 
 
 class World:
-    """`name` arguments are of tenants, models and plans; each is made once."""
+    """`name` arguments name tenants, models and plans; each is created on first use."""
 
     def __init__(self, pool: asyncpg.Pool) -> None:
         self.pool = pool
@@ -72,7 +72,7 @@ class World:
         return request, await self.pool.fetchval("SELECT cost_micro FROM usage_events WHERE request_id = $1", request)
 
     async def settled(self) -> None:
-        """Until no transaction is open that began before now: the server's own, of its upkeep, hold lines back too."""
+        """Wait until no transaction is open that began before now: the server's own upkeep can hold lines back too."""
         mine = await self.pool.fetchval("SELECT pg_current_xact_id()")
         async with asyncio.timeout(30):
             while await self.pool.fetchval("SELECT lines_end()") <= mine:

@@ -1,4 +1,4 @@
-"""A fleet inside the test's event loop: real NATS, real engine, real link and dispatcher; only the model is a fake."""
+"""A fleet inside the test's event loop: real NATS, engine, link and dispatcher; only the model is a fake."""
 
 import asyncio
 import contextlib
@@ -87,7 +87,7 @@ class Worker:
         await self.task
 
     async def kill(self) -> None:
-        """Nothing more of it reaches NATS: no last frame, no bill."""
+        """Nothing more of it reaches NATS: no last frame and no bill."""
 
         def dead() -> NoReturn:
             raise BusUnavailable("killed")
@@ -215,7 +215,7 @@ async def read(stream: RequestStream) -> list[wire.Chunk]:
 
 
 async def usage(url: str, *, expected: int, timeout_s: float = 10.0) -> list[wire.UsageEvent]:
-    """Every usage event in the stream; waits until there are `expected`, then a moment for any that are too many."""
+    """Every usage event in the stream: waits until there are `expected`, and then a moment for any surplus ones."""
     client = await nats.connect(url)
     try:
         jetstream = client.jetstream()

@@ -16,7 +16,7 @@ from gateway.app import listening
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.limits import DispatchLimits
 from shared.trace import Tracer, tracing
-from tests.collector import Collector, Told, collecting
+from tests.collector import Collector, ExportedSpan, collecting
 from tests.integration.fleet import Worker, fleet, ready
 from tests.scripted_gateway import AUTH, KEY, Caller, ScriptedLimiter, ScriptedPrincipals, eventually, scripted_services
 from tests.services import NatsServer, free_port
@@ -55,7 +55,7 @@ class Traced:
             await response.read()
             return response
 
-    async def traces(self, *traces: str, worker: bool = True) -> list[dict[str, Told]]:
+    async def traces(self, *traces: str, worker: bool = True) -> list[dict[str, ExportedSpan]]:
         """All spans of each trace, once all who worked for it have ended and told it. Nothing is told afterwards."""
         for trace in traces:
             await self.logged(trace, "request.finished", *(["attempt.ended"] if worker else []))
@@ -109,7 +109,7 @@ async def traced(
             await eventually(lambda: services.gate.taken == 0)
 
 
-def parents(spans: dict[str, Told]) -> dict[str, str]:
+def parents(spans: dict[str, ExportedSpan]) -> dict[str, str]:
     """Of each span, the name of the one that it is a part of."""
     names = {span.span: name for name, span in spans.items()}
     return {name: names.get(span.parent, span.parent) for name, span in spans.items()}

@@ -1,4 +1,4 @@
-"""A fake model whose steps are looked into: what the schedule did must follow the rules, whatever came before."""
+"""A fake model, and an engine whose every schedule is checked against the rules, whatever happened before."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -14,13 +14,13 @@ from worker.engine.scheduler import Scheduler
 from worker.engine.sequence import Sequence, Status
 from worker.engine.service import Service
 
-# A thousand times the default: the few tokens of a test are then worth a turn on the floor share.
+# A thousand times the default, so that the few tokens of a test earn a turn on the floor share.
 INPUT_WEIGHT, OUTPUT_WEIGHT = 1_000.0, 2_000.0
 
 
 class Inspected:
-    """An engine that is looked into between a schedule and what follows. With `ahead` a step is computed only after the
-    next one has been given to the runner.
+    """An engine whose state is checked after each schedule. With `ahead`, a step is computed only after the next one
+    has been submitted.
     """
 
     def __init__(self, *, blocks: int, floor_share: float = 0.2, ahead: bool = False, **config: float | None) -> None:
@@ -46,12 +46,12 @@ class Inspected:
         """A step of the engine; what ran before it is known to the check."""
         self._running = list(self.engine._scheduler.running)
         result = self.engine.step()
-        self.engine.took(result, 0.001 + 0.002 * result.tokens)
+        self.engine.record_time(result, 0.001 + 0.002 * result.tokens)
         self._check_sharing()
         return result
 
     def _check_order(self) -> None:
-        """Who was admitted had the turn, and who gave way had to."""
+        """Whoever was admitted was next in turn, and whoever was preempted had to be."""
         scheduler = self.engine._scheduler
         before = set(self._running)
         victims = [sequence for sequence in self._running if sequence.status is Status.WAITING]
@@ -72,7 +72,7 @@ class Inspected:
             assert all(victim.tier > urgent.tier for victim in victims)
 
     def _turn(self, sequence: Sequence, ahead: dict[tuple[int, str], float]) -> tuple[int, float, int]:
-        """`ahead` is what those that were admitted before it will cost their tenants."""
+        """`ahead` is the cost, by tenant, of the sequences admitted before it."""
         level = self.service.level(sequence.tier, sequence.tenant) + ahead[sequence.tier, sequence.tenant]
         return (sequence.tier, level, sequence.arrival)
 
@@ -87,7 +87,7 @@ class Inspected:
 
 
 class _Failing:
-    """A runner whose next step fails as its `Inspected` is told."""
+    """A runner whose next step fails when its `Inspected` says so."""
 
     def __init__(self, inner: Runner, inspected: Inspected) -> None:
         self._inner, self._inspected = inner, inspected

@@ -1,4 +1,6 @@
-"""The block pool with its cache against the plainest model of both: who holds what, and an ordered list of the idle."""
+"""The block pool with its cache against the simplest model of both: who holds what, and an ordered list of idle
+blocks.
+"""
 
 import numpy as np
 from hypothesis import settings

@@ -1,4 +1,4 @@
-"""An hour of random traffic on a virtual clock: every block comes back, and nothing piles up."""
+"""An hour of random traffic on a virtual clock: every block is returned, and nothing accumulates."""
 
 import gc
 import random
@@ -11,7 +11,7 @@ from worker.engine.engine import Engine
 from worker.engine.fake_runner import FakeRunner
 
 HOUR_S = 3_600.0
-PERIODS = 6  # after each the engine runs dry, and is looked at
+PERIODS = 6  # after each, the engine finishes its work and is checked
 STEP_US, TOKEN_US = 300_000, 4_000
 REQUESTS_PER_S = 0.5
 BLOCKS = 100

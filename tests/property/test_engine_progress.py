@@ -1,4 +1,4 @@
-"""No starvation: whatever keeps arriving, and however small the pool, everybody ends; and tenants get equal service."""
+"""No starvation: whatever keeps arriving, and however small the pool, every request ends; tenants get equal service."""
 
 import random
 
@@ -94,7 +94,7 @@ def test_tenants_that_always_wait_get_equal_service(config, prompts, n):
         for done in inspected.step().done:
             waiting[done.request[0]] -= 1
     levels = [inspected.service.level(0, tenant) for tenant in tenants]
-    # What one tenant can be ahead by: all that runs at once is its own.
+    # The most that one tenant can be ahead by: everything that runs at one time is its own.
     turn = PROMPT_MAX * INPUT_WEIGHT + n * OUTPUT_MAX * OUTPUT_WEIGHT
     assert max(levels) - min(levels) <= (config["sequences_max"] + 1) * turn
     assert min(levels) > 0

@@ -1,7 +1,7 @@
-"""A lossy bus between workers that number what they send and a gateway that reads.
+"""A lossy bus between workers that number their items and a gateway that reads.
 
-Whatever is dropped, repeated or said twice, the reader gets a true beginning of what its own worker sent, and a loss is
-known at the latest at the next roll.
+Whatever is dropped, repeated or sent twice, the reader gets a true beginning of what its own worker sent, and a loss is
+known at the next roll at the latest.
 """
 
 from hypothesis import settings

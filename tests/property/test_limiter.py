@@ -27,7 +27,7 @@ def limits(key: uuid.UUID) -> tuple[Limit, ...]:
 
 
 class LimiterMachine(RuleBasedStateMachine):
-    """Against an oracle in exact fractions that knows only this: tokens held or used, and time."""
+    """Checked by an oracle in exact fractions that knows only the tokens held or used, and the time."""
 
     reservations: Bundle[tuple[uuid.UUID, int]] = Bundle("reservations")
 

@@ -16,13 +16,13 @@ BLOCKS_LEAST = 2
 
 
 def activation_bytes(decoder: Decoder, sizes: Sizes, kv_dtype: torch.dtype) -> int:
-    """At most, over all steps that a runner warms up with, its own buffers included."""
+    """The most that any step takes of those that a runner warms up with, its own buffers included."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     _run(decoder, sizes, kv_dtype)
     peak = torch.cuda.max_memory_allocated() - before
-    gc.collect()  # a runner and its steps refer to each other: until then its buffers count as in use
+    gc.collect()  # a runner and its steps form a cycle: until it is collected, its buffers count as in use
     torch.cuda.empty_cache()
     return peak
 

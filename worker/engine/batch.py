@@ -21,7 +21,7 @@ from worker.engine.token_counts import TokenCounts
 
 @dataclass(slots=True, frozen=True, eq=False)
 class LogitBias:
-    """Numbers that are added to the logits of some tokens, each named once. Made once per request."""
+    """Numbers that are added to the logits of some tokens, each listed once. Created once per request."""
 
     ids: NDArray[np.int64]
     values: NDArray[np.float32]
@@ -55,7 +55,9 @@ class SampleParams(NamedTuple):
 
     @classmethod
     def of_rows(cls, positions: Iterable[int], manners: Iterable[Manner]) -> "list[SampleParams]":
-        """`SampleParams(position, *manner)` for each, without a call of Python's: a step makes hundreds."""
+        """`SampleParams(position, *manner)` for each row, without a Python call for each: a step has hundreds of
+        rows.
+        """
         return list(map(tuple.__new__, repeat(cls), map(add, zip(positions, strict=False), manners)))
 
 
@@ -67,10 +69,10 @@ class Batch:
     positions: NDArray[np.int64]  # [tokens] index of each token in its sequence
     slots: NDArray[np.int64]  # [tokens] block id * block_size + offset: where its K and V go
     query_start: NDArray[np.int32]  # [sequences + 1]
-    context_lens: NDArray[np.int32]  # [sequences] tokens in the KV pool once this step has written
+    context_lens: NDArray[np.int32]  # [sequences] tokens in the KV pool after this step's write
     block_tables: NDArray[np.int32]  # [sequences, blocks_max] padded with 0, the null block
-    rows: NDArray[np.int32]  # [sequences] each one's own while it runs, from 0: what a device may know it by
-    sample_rows: NDArray[np.int64]  # [samples] packed token indices whose logits are wanted
+    rows: NDArray[np.int32]  # [sequences] unique while a sequence runs, from 0: devices identify it by this
+    sample_rows: NDArray[np.int64]  # [samples] packed indices of the tokens whose logits are sampled
     samples: list[SampleParams]  # [samples]
 
 
@@ -79,7 +81,7 @@ class TokenLogprobs:
     """Log-probabilities (nats) at one position, under the distribution that the token was drawn from."""
 
     logprob: float
-    top: tuple[tuple[int, float], ...]  # (token id, logprob), most likely first; none that could not be drawn
+    top: tuple[tuple[int, float], ...]  # (token id, logprob), most likely first; only tokens that could be drawn
 
 
 @dataclass(slots=True)
@@ -91,5 +93,5 @@ class Sampled:
     errors: dict[int, str] = field(default_factory=dict[int, str])
 
     def result(self) -> "Sampled":
-        """Of a runner that has computed the step when `submit` returns."""
+        """For runners that have computed the step when `submit` returns: the step is its own result."""
         return self

@@ -1,8 +1,8 @@
-"""The KV pool's bookkeeping: how many sequences hold each block, and which blocks a sequence holds, in order.
+"""The bookkeeping of the KV pool: how many sequences hold each block, and which blocks a sequence holds, in order.
 
-Knows block numbers only, not contents; the prefix cache knows those of some blocks. Invariant: every usable block is in
-exactly one of three states: unused, cached but held by nobody, or held by as many tables as its count says. The first
-two are free. Block 0 is the null block: it pads block tables and is never handed out.
+Knows block numbers only, not contents; the prefix cache knows the contents of some blocks. Invariant: every usable
+block is in exactly one of three states: unused; cached, but held by no sequence; or held by as many tables as its count
+says. Blocks in the first two states are free. Block 0 is the null block: it pads block tables and is never allocated.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,20 +17,20 @@ _NO_BLOCKS: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
 
 
 class BlockPool:
-    """Blocks 1 to `total - 1`. Running short is an answer (None); misuse is a bug (AssertionError)."""
+    """Blocks 1 to `total - 1`. A lack of blocks is an answer (None); misuse is a bug (AssertionError)."""
 
     def __init__(self, total: int) -> None:
         if total < 2:
             raise ValueError(f"a pool of {total} blocks has none to give beside the null block")
         self.usable = total - 1
         self.cache = PrefixCache()
-        self.counts: NDArray[np.int32] = np.zeros(total, dtype=np.int32)  # [blocks] tables that hold each
-        # Last in, first out: a warm block is reused first, and a table that outlived its blocks is found out at once.
+        self.counts: NDArray[np.int32] = np.zeros(total, dtype=np.int32)  # [blocks] how many tables hold each block
+        # Last in, first out: a block that is still in a cache is reused first, and a stale table is detected at once.
         self._unused = list(range(total - 1, NULL_BLOCK, -1))
 
     @property
     def free_count(self) -> int:
-        """Blocks that could be allocated: unused ones and, when these run out, cached ones."""
+        """Blocks that can be allocated: unused ones and, when these run out, cached ones."""
         return len(self._unused) + self.cache.idle_count
 
     def allocate(self, count: int) -> list[int] | None:
@@ -42,21 +42,21 @@ class BlockPool:
         at = max(len(self._unused) - count, 0)
         taken = self._unused[at:] + evicted
         del self._unused[at:]
-        for block in taken:  # mostly one, and an array's own ways of doing it cost as much as forty of these turns
+        for block in taken:  # usually one block; numpy's indexing costs as much as forty iterations of this loop
             assert self.counts[block] == 0
             self.counts[block] = 1
         return taken
 
     def share(self, blocks: Sequence[int]) -> None:
-        """Hold cached blocks once more. Call it before `allocate`, which could evict them."""
+        """Add a holder to each of these cached blocks. Call it before `allocate`, which could evict them."""
         for block in blocks:
             if self.counts[block] == 0:
                 self.cache.unpark(block)
             self.counts[block] += 1
 
     def release(self, blocks: NDArray[np.int32]) -> None:
-        """Of one table, in its order: its last block is then the first to be evicted, since without what comes before
-        it would be of no use.
+        """Release one table's blocks, in its order. Its last block becomes the first to be evicted, since it is useless
+        without the blocks before it.
         """
         assert (blocks != NULL_BLOCK).all()
         assert (self.counts[blocks] > 0).all(), "a block is free already"
@@ -66,23 +66,23 @@ class BlockPool:
                 self._unused.append(block)
 
     def forget(self, names: Iterable[bytes]) -> None:
-        """Never give out the blocks of these names again, whoever holds them."""
+        """Remove these names from the prefix cache, whoever holds the blocks."""
         for name in names:
             block = self.cache.withdraw(name)
             if block is not None:
                 self._unused.append(block)
 
     def free_among(self, blocks: Sequence[int]) -> int:
-        """How many of the blocks nobody holds."""
+        """How many of these blocks no sequence holds."""
         return int((self.counts[list(blocks)] == 0).sum()) if blocks else 0
 
     def check_idle(self) -> None:
-        """Asserts that nobody holds a block and none is lost. Does not look at what is cached."""
+        """Assert that no block is held and none is lost. Does not inspect the cache."""
         assert not self.counts.any(), "a block is held"
         assert self.free_count == self.usable, "a block is lost"
 
     def check_integrity(self, tables: Iterable["BlockTable"]) -> None:
-        """Asserts the invariant against all tables that exist."""
+        """Assert the invariant against all tables that exist."""
         held = np.concatenate([_NO_BLOCKS, *(table.ids for table in tables)])
         counts = np.bincount(held, minlength=self.usable + 1)
         assert (counts == self.counts).all(), "a count differs from the tables"
@@ -127,7 +127,7 @@ class BlockTable:
 
 
 class BlockTables:
-    """All block tables are rows of one matrix, so that a step copies the tables of its sequences in one go. A row holds
+    """All block tables are rows of one matrix, so that a step copies the tables of its sequences at once. A row holds
     the null block beyond its table's end.
     """
 
@@ -137,12 +137,12 @@ class BlockTables:
         self._unused = list(range(rows - 1, -1, -1))
 
     def take(self) -> BlockTable:
-        """An empty table. There is one while fewer than `rows` are taken."""
+        """An empty table. At most `rows` can be taken at one time."""
         row = self._unused.pop()
         return BlockTable(row, self.matrix[row], self.computed)
 
     def give_back(self, table: BlockTable) -> NDArray[np.int32]:
-        """The table is empty and nobody's again. Its blocks, which the pool has still counted as held."""
+        """Return a table. The result is its blocks, which the caller must still release from the pool."""
         blocks = table.ids.copy()
         self.matrix[table.row, : table.count] = NULL_BLOCK
         table.count = table.computed = 0
@@ -150,4 +150,4 @@ class BlockTables:
         return blocks
 
 
-NO_TABLE = BlockTable(-1, _NO_BLOCKS, np.zeros(1, dtype=np.int64))  # of a sequence that does not run
+NO_TABLE = BlockTable(-1, _NO_BLOCKS, np.zeros(1, dtype=np.int64))  # the table of every sequence that does not run

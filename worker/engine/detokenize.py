@@ -1,12 +1,13 @@
 """Token bytes to text, as a stream that never takes anything back.
 
-Owns one choice's half characters and possible stop strings. Invariant: the concatenated output depends on the
-concatenated input only, not on how it was cut into tokens, and is what one decode of the whole would give, cut before
-the stop string that is complete first.
+Owns the incomplete characters and possible stop strings of one choice. Invariant: the concatenated output depends only
+on the concatenated input, not on how it was divided into tokens; it equals one decode of the whole, cut before the stop
+string that is completed first.
 
-Half a character waits for its other half; bytes that can become no character are shown as U+FFFD, one for each maximal
-part of a character (Unicode's recommended practice, and what Python's and Rust's decoders do). Of the text, exactly the
-longest end that may still become a stop string waits; it comes out as soon as it cannot, or when the choice finishes.
+An incomplete character waits for its remaining bytes. Bytes that can become no character are shown as U+FFFD, one for
+each maximal part of a character (Unicode's recommended practice, and what Python's and Rust's decoders do). Of the
+text, exactly the longest end that may still become a stop string waits; it is released as soon as it cannot, or when
+the choice finishes.
 """
 
 from codecs import utf_8_decode
@@ -41,20 +42,20 @@ def compile_stop(text: str) -> StopPattern:
 
 
 class Detokenizer:
-    """The text of one choice. With `skip_space` one space at its very start is not shown."""
+    """The text of one choice. With `skip_space`, one space at its very start is dropped."""
 
     __slots__ = ("_bytes", "_held", "_matched", "_skip_space", "_stops")
 
     def __init__(self, stops: tuple[StopPattern, ...] = (), *, skip_space: bool = False) -> None:
-        self._bytes = b""  # of a character that is not whole
+        self._bytes = b""  # of an incomplete character
         self._skip_space = skip_space
         self._stops = stops
         self._matched = [0] * len(stops)
         self._held = ""
 
     def push(self, data: bytes, *, may_stop: bool = True) -> tuple[str, bool]:
-        """The text that `data` makes certain, and whether a stop string is complete: then nothing follows. One that is
-        complete when it may not stop is text.
+        """The text that `data` makes final, and whether a stop string is complete, after which nothing follows. With
+        `may_stop` false, a complete stop string counts as text.
         """
         if self._bytes:
             data = self._bytes + data
@@ -66,12 +67,14 @@ class Detokenizer:
         return self._match(text, may_stop=may_stop) if self._stops else (text, False)
 
     def finish(self) -> str:
-        """All that was held back, half a character as U+FFFD. Not after a stop string: that text is cut off."""
+        """All text that was held back, an incomplete character as U+FFFD. Not for use after a stop string, whose text
+        is cut.
+        """
         text, stopped = self._match(self._bytes.decode(errors="replace"), may_stop=True)
         return text if stopped else text + self._held
 
     def _match(self, text: str, *, may_stop: bool) -> tuple[str, bool]:
-        # With nothing held back no match is under way, and most text begins none: no need to look at each character.
+        # If nothing is held back, no match is in progress, and most text begins none: skip examining its characters.
         if not self._held and not any(stop.text[0] in text for stop in self._stops):
             return text, False
         known = self._held + text

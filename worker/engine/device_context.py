@@ -1,8 +1,8 @@
 """The device that a runner computes on: makes it torch's current one, and finds out whether it still works.
 
 After a fault (an illegal address, a device lost from the bus) every later call to a CUDA device fails until the process
-ends. An error of a single step looks the same, so the device is tested. Each thread has a current device of its own,
-initially the first one, on which its streams and events are created.
+ends. An error of a single step looks the same, so the device is tested. Each thread has its own current device, by
+default the first one, on which its streams and events are created.
 
 Knows no step. Invariant: an error on a device that still works is raised unchanged.
 """
@@ -23,7 +23,7 @@ class DeviceContext:
 
     @contextmanager
     def entered(self) -> Generator[None]:
-        """Inside, the device is the current one. Raises RunnerBroken from what is raised there after a fault."""
+        """Inside, the device is the current one. After a fault, whatever is raised inside becomes RunnerBroken."""
         with current(self._device):
             try:
                 yield

@@ -1,7 +1,7 @@
 """Sampling on the device of the logits, without waiting for it.
 
-Owns the inputs of a draw and the way of its tokens to the host; the kernel draws them. Invariant: the ids on the device
-are of the vocabulary even if a row has a fault, since the next step reads them there.
+Owns the inputs of a draw and the transfer of its tokens to the host; the kernel draws them. Invariant: the ids on the
+device are in the vocabulary even if a row has a fault, since the next step reads them there.
 """
 
 import math
@@ -46,8 +46,8 @@ class DeviceSampler:
         return PendingSample(params, landing)
 
     def _logprobs(self, logits: Tensor, drawn: Drawn, params: list[SampleParams]) -> tuple[Tensor, ...]:
-        """Of the rows that asked: [asked] of the token drawn, [asked, most] of the most likely, and their ids. Nothing
-        if no row did.
+        """Of the rows that asked: [asked] of the sampled token, [asked, most] of the most likely ones, and their ids.
+        Empty if no row asked.
         """
         asked = _asked(params)
         if not asked:
@@ -78,15 +78,15 @@ class PendingSample:
     def result(self) -> Sampled:
         ids, faults, *logprobs = self.landing.wait()
         errors = {row: FAULTS[fault] for row, fault in enumerate(faults.tolist()) if fault}
-        return Sampled(ids.tolist(), self._told(logprobs), errors)
+        return Sampled(ids.tolist(), self._token_logprobs(logprobs), errors)
 
-    def _told(self, logprobs: list[Tensor]) -> list[TokenLogprobs | None]:
-        told: list[TokenLogprobs | None] = [None] * len(self.params)
+    def _token_logprobs(self, logprobs: list[Tensor]) -> list[TokenLogprobs | None]:
+        of_rows: list[TokenLogprobs | None] = [None] * len(self.params)
         if not logprobs:
-            return told
+            return of_rows
         chosen, values, ids = (each.tolist() for each in logprobs)
         for row, logprob, row_values, row_ids in zip(_asked(self.params), chosen, values, ids, strict=True):
             count = self.params[row].logprobs
             pairs = zip(row_ids[:count], row_values[:count], strict=True)
-            told[row] = TokenLogprobs(logprob, tuple(pair for pair in pairs if pair[1] > -math.inf))
-        return told
+            of_rows[row] = TokenLogprobs(logprob, tuple(pair for pair in pairs if pair[1] > -math.inf))
+        return of_rows

@@ -1,7 +1,7 @@
 """The parameters of a step's draws as the tensors of `kernels.sampling`, made from those in a batch.
 
 Knows no logits. Invariant: no tensor is made for a feature that no row uses, nothing waits for the device, and the
-tensors of a step say what its rows say, whatever they held before.
+tensors of a step hold its rows' values, whatever they held before.
 """
 
 from collections.abc import Sequence
@@ -21,13 +21,13 @@ _NO_VALUES: NDArray[np.float32] = np.zeros(0, np.float32)
 _SEED_MASK = (1 << 64) - 1
 _FLOATS = attrgetter("temperature"), attrgetter("top_p"), attrgetter("min_p")
 _CHOICE, _POSITION, _TOP_K = attrgetter("choice"), attrgetter("position"), attrgetter("top_k")
-# What a draw depends on and no step changes.
+# The parameters of a draw that stay the same from step to step.
 _MANNER = attrgetter("temperature", "top_p", "min_p", "top_k", "seed", "choice")
 Listed = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 
 @dataclass(slots=True, frozen=True)
-class _Told:
+class _Sent:
     """The rows of a step, and what the device has of them."""
 
     manners: list[tuple[float, ...]]
@@ -36,38 +36,38 @@ class _Told:
 
 
 class DrawTensors:
-    """One for all steps of a runner, in their order: what a step before has told of its rows is not told again."""
+    """One for all steps of a runner, in order: what an earlier step has sent of its rows is not sent again."""
 
     def __init__(self, staging: Staging) -> None:
         self._staging = staging
-        self._told: _Told | None = None
+        self._sent: _Sent | None = None
 
     def of(self, rows: list[SampleParams]) -> DrawParams:
-        """Nothing goes up for rows that are those of the step before, each a token further. The next call may change
-        what this one gives back, on the device and in the order of launches.
+        """Sends nothing for the same rows as in the previous step, each one token further. The next call may change the
+        returned tensors, on the device and in the order of launches.
         """
         manners = list(map(_MANNER, rows))
         positions = np.fromiter(map(_POSITION, rows), np.int64, len(rows))
-        told, self._told = self._told, None  # should telling fail, all of it is told again
-        if told is None or told.manners != manners:
+        sent, self._sent = self._sent, None  # if sending fails, everything is sent again
+        if sent is None or sent.manners != manners:
             params = self._whole(rows, positions)
         else:
-            params = self._moved(told, positions)
-        self._told = _Told(manners, positions, params)
+            params = self._moved(sent, positions)
+        self._sent = _Sent(manners, positions, params)
         return params
 
-    def _moved(self, told: _Told, positions: NDArray[np.int64]) -> DrawParams:
-        steps = positions - told.positions
+    def _moved(self, sent: _Sent, positions: NDArray[np.int64]) -> DrawParams:
+        steps = positions - sent.positions
         if (steps == 1).all():
-            told.params.position.add_(1)
+            sent.params.position.add_(1)
         elif steps.any():
-            return replace(told.params, position=self._staging.up(positions))
-        return told.params
+            return replace(sent.params, position=self._staging.up(positions))
+        return sent.params
 
     def _whole(self, rows: list[SampleParams], positions: NDArray[np.int64]) -> DrawParams:
         count = len(rows)
         floats, counters = np.empty((3, count), np.float32), np.empty((3, count), np.uint64)
-        # Column by column: made of rows of Python's numbers, these arrays take ten times as long.
+        # Column by column: building these arrays from rows of Python numbers takes ten times as long.
         for column, field in zip(floats, _FLOATS, strict=True):
             column[:] = np.fromiter(map(field, rows), np.float32, count)
         counters[0] = np.fromiter((row.seed & _SEED_MASK for row in rows), np.uint64, count)
@@ -119,5 +119,5 @@ def _lists(rows: Sequence[Listed], staging: Staging) -> TokenLists:
 
 
 def _some(values: NDArray[Any]) -> NDArray[Any]:
-    """A device has no address for nothing."""
+    """At least one element: a device has no address for an empty array."""
     return values if len(values) else np.zeros(1, values.dtype)

@@ -1,18 +1,18 @@
 """The engine: requests go in, chunks and totals come out, step by step. One thread, no I/O, no clock.
 
-Owns the live requests and their counts. The scheduler decides who runs, the runner computes and samples, the
+Owns the live requests and their counts. The scheduler decides what runs, the runner computes and samples, the
 detokenizer makes text; here a sampled token becomes a chunk, and a finished, failed or aborted request leaves.
 Invariant: every request that `add` accepted leaves exactly once, through `_leave`, and holds nothing afterwards.
 
-A step is launched (scheduled, packed, given to the runner) and landed (its tokens are known, and what follows from
-them). A runner that computes while the host prepares is kept one step ahead: step N + 1 is launched before step N has
-landed, with the tokens of N as inputs that only the device knows. Nothing else differs. A sequence that ends with N has
-a row in N + 1 that is ignored; what that row writes goes to blocks that only later steps can be given, and the runner
-computes steps in order (docs/adr/0010).
+A step is launched (planned, packed, submitted to the runner) and landed (its tokens are read and processed). A runner
+that computes while the host prepares is kept one step ahead: step N + 1 is launched before step N has landed, with the
+tokens of N as inputs that only the device knows. Nothing else differs. A sequence that ends with N has a row in N + 1
+that is ignored; what that row writes goes to blocks that only later steps can be given, and the runner computes steps
+in order (docs/adr/0010).
 
-One request's fault is its own: a row that the runner reports ends its request, and a step that raises ends the
-requests that were in it. All others go on. Nothing that such a request has computed is found in the cache again. When
-the runner says that it is broken, every request ends: none of them could be computed any more.
+A fault of one request ends only that request: a row that the runner reports ends its request, and a step that raises
+ends the requests that were in it. All others go on. Nothing that such a request has computed is reused from the cache.
+When the runner is broken, every request ends, since none can be computed any more.
 """
 
 from collections import Counter, deque
@@ -50,7 +50,7 @@ _account = attrgetter("account")
 
 
 class Engine:
-    """`add` and `abort` between two steps, `step` while there is work."""
+    """Call `add` and `abort` between steps, and `step` while there is work."""
 
     def __init__(
         self, runner: Runner, vocabulary: Vocabulary, config: EngineConfig, service: Service | None = None
@@ -98,7 +98,7 @@ class Engine:
         account = self._accounts.get((tier, tenant)) or Account(tier, tenant)
         sequences = self._sequences(request, account)
         prompts = [Prompt(len(prompt), known=len(prompt)) for prompt in request.prompts]
-        # Whatever is wrong with a request has been raised by now, and has left no trace.
+        # Every error of the request has been raised by now, before anything was changed.
         self._accounts[tier, tenant] = account
         account.requests += 1
         self._service.arrived(tier, tenant)
@@ -108,21 +108,21 @@ class Engine:
             self._scheduler.add(leader, others)
 
     def abort(self, request_id: str) -> RequestTotals | None:
-        """Drop a request and free its blocks at once. Its counts until now; None if it is unknown or has ended."""
+        """Drop a request and free its blocks at once. Returns its counts so far; None if it is unknown or has ended."""
         return self._leave(request_id) if request_id in self._live else None
 
     def step(self) -> StepResult:
-        """Launch one step if there is one, and land those that the runner need not be ahead of. Without work it does
-        nothing.
+        """Launch one step if there is one, and land all steps that the runner need not be ahead of. Does nothing
+        without work.
         """
         result = StepResult()
         ahead = self._runner.steps_ahead if self._launch(result) else 0
         self._land_all_but(ahead, result)
         return result
 
-    def took(self, step: StepResult, seconds: float) -> None:
-        """What a step has taken, for the plan of the next ones."""
-        self._scheduler.took(step.work, seconds)
+    def record_time(self, step: StepResult, seconds: float) -> None:
+        """The time that a step took, for planning the next ones."""
+        self._scheduler.record_time(step.work, seconds)
 
     def stats(self) -> EngineStats:
         return EngineStats(
@@ -140,14 +140,16 @@ class Engine:
         )
 
     def check_idle(self) -> None:
-        """Asserts that what has left holds nothing. Holds when there is no work, and costs little then."""
+        """Assert that nothing is held any more. Valid while there is no work; cheap then."""
         assert not self._live
         assert not self._accounts
         assert not self._flights
         self._scheduler.check_idle()
 
     def check_integrity(self) -> None:
-        """Asserts that no block and no sequence is lost. Holds between any two calls; walks over all that is cached."""
+        """Assert that no block and no sequence is lost. Valid between any two calls; visits everything that is
+        cached.
+        """
         self._scheduler.check_integrity()
         unfinished = sum(live.unfinished for live in self._live.values())
         scheduler = self._scheduler
@@ -183,7 +185,7 @@ class Engine:
         return sequences
 
     def _starts_text(self, prompt: Iterable[int]) -> bool:
-        """Whether a space in front of the output is the tokenizer's own: nothing visible stands before it."""
+        """Whether a space in front of the output is the tokenizer's own, since no visible text stands before it."""
         return self._vocabulary.skips_first_space and not any(map(self._token_bytes, prompt))
 
     def _note_started(self, admitted: list[Sequence], result: StepResult) -> None:
@@ -202,7 +204,7 @@ class Engine:
             self._cached_tokens += prompt.cached
 
     def _launch(self, result: StepResult) -> bool:
-        """Whether the runner has a step more."""
+        """Whether another step was submitted to the runner."""
         plan = self._scheduler.schedule()
         self._preemptions += plan.preempted
         result.preemptions = plan.preempted
@@ -249,7 +251,7 @@ class Engine:
         self._apply(flight, sampled, result)
 
     def _fail_bad_rows(self, sequences: list[Sequence], sampled: Sampled, result: StepResult) -> None:
-        """Before anything of this step is published or said."""
+        """Runs before anything of this step is published or sent."""
         for row, error in sampled.errors.items():
             self._fail(sequences[row].request, f"The engine could not sample: {error}.", result)
         vocab_size, ids = self._runner.vocab_size, sampled.ids
@@ -260,7 +262,7 @@ class Engine:
                 self._fail(sequence.request, "The engine sampled a token outside the vocabulary.", result)
 
     def _charge(self, plan: Schedule) -> None:
-        """Tenants pay for what this step computes for them for the first time, even if it is to no avail."""
+        """Charge tenants for what this step computes for the first time, even if the step then fails."""
         outputs = Counter(map(_account, plan.decodes))
         inputs = Counter[Account]()
         for sequence, tokens in plan.chunks:
@@ -270,19 +272,19 @@ class Engine:
             prompt = live.prompt_of(sequence)
             inputs[sequence.account] += prompt.computed(sequence.num_computed, end)
             outputs[sequence.account] += end == len(sequence.tokens)
-        worth = self._service.worth
+        weighted = self._service.weighted
         self._service.charge_all(
-            (account.tier, account.tenant, worth(input_tokens=inputs[account], output_tokens=outputs[account]))
+            (account.tier, account.tenant, weighted(input_tokens=inputs[account], output_tokens=outputs[account]))
             for account in inputs.keys() | outputs.keys()
         )
 
     def _apply(self, flight: Flight, sampled: Sampled, result: StepResult) -> None:
-        finished = Status.FINISHED  # an attribute of an enum costs as much as a call
+        finished = Status.FINISHED  # reading an enum's attribute costs as much as a call
         said = len(result.chunks)
         places = flight.sampled, flight.batch.samples
         for sequence, params, token, logprobs in zip(*places, sampled.ids, sampled.logprobs, strict=True):
             if sequence.status is finished:
-                continue  # with the step before, or its request has left or failed
+                continue  # it ended with the previous step, or its request has left or failed
             try:
                 chunk = self._accept(sequence, params.position, token, logprobs)
             except Exception as error:  # noqa: BLE001 - it ends this request alone
@@ -295,7 +297,7 @@ class Engine:
         self._generated_tokens += len(result.chunks) - said
 
     def _accept(self, sequence: Sequence, position: int, token: int, logprobs: TokenLogprobs | None) -> ChoiceChunk:
-        """A token of a sequence is known: its text, and whether it is the last."""
+        """Process a sampled token: its text, and whether it is the sequence's last."""
         assert sequence.tokens[position] < 0
         sequence.tokens[position] = token
         finish: Finish | None = None
@@ -309,10 +311,10 @@ class Engine:
                 finish = "stop"
             elif position + 1 == sequence.tokens_max:
                 finish, text = "length", text + sequence.text.finish()
-        told = None if logprobs is None else [self._tell(token, logprobs)]
-        return ChoiceChunk(sequence.request, sequence.choice, [token], text, finish, told)
+        token_logprobs = None if logprobs is None else [self._token_logprob(token, logprobs)]
+        return ChoiceChunk(sequence.request, sequence.choice, [token], text, finish, token_logprobs)
 
-    def _tell(self, token: int, logprobs: TokenLogprobs) -> TokenLogprob:
+    def _token_logprob(self, token: int, logprobs: TokenLogprobs) -> TokenLogprob:
         top = tuple((other, logprob, self._token_bytes(other)) for other, logprob in logprobs.top)
         return TokenLogprob(token, logprobs.logprob, self._token_bytes(token), top)
 

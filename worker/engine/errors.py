@@ -15,4 +15,4 @@ class InvalidRequest(EngineError):
 
 
 class DoesNotFit(EngineError):
-    """Raised by `Engine.add` for a prompt that leaves no room for one output token, however long it waited."""
+    """Raised by `Engine.add` for a prompt that would leave no room for one output token even in an empty pool."""

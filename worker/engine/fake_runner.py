@@ -1,9 +1,9 @@
-"""A runner without a model: deterministic tokens at a stated price. It stands in for the torch and Triton runners in a
-real worker process, so that everything around the model can be driven and measured on any machine.
+"""A runner without a model: deterministic tokens at a set cost. It replaces the torch and Triton runners in a real
+worker process, so that everything around the model can be run and measured on any machine.
 
 A token is a function of (seed, choice, position), at temperature 0 of the last two alone, so a request gives the same
-output in any batch and on any worker. It never ends a text by itself. As an oracle it is more: it reads each context
-back through the block table, and lets it decide the token. One wrong slot anywhere then shows as another output.
+output in any batch and on any worker. It never ends a text by itself. With the oracle on, it also reads each context
+back through the block table, and the token depends on it: one wrong slot anywhere shows as a different output.
 """
 
 import time
@@ -14,15 +14,15 @@ import numpy as np
 
 from worker.engine.batch import Batch, Sampled, SampleParams, TokenLogprobs
 
-_FORCE = 100.0  # the API's largest bias: no ordinary logit beats it
-_GREEDY_BELOW = 1e-3  # as the real sampler has it
+_FORCE = 100.0  # the API's largest bias, which forces a token
+_GREEDY_BELOW = 1e-3  # the same as in the real sampler
 _MASK = (1 << 64) - 1
 
 
 class FakeRunner:
-    """Implements `worker.engine.runner.Runner`. `ids` are the tokens to choose from; `step_us` and `token_us` are what
-    a step and each of its tokens take. A bias of 100 forces a token, one of -100 bans it, others have no effect. Banned
-    tokens (those that end a text, until min_tokens) are not said; penalties and truncation have no effect.
+    """Implements `worker.engine.runner.Runner`. `ids` are the tokens to choose from; `step_us` and `token_us` are the
+    time of a step and of each of its tokens. A bias of 100 forces a token, one of -100 bans it, others have no effect.
+    Banned tokens (those that end a text, until min_tokens) are never chosen; penalties and truncation have no effect.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class FakeRunner:
         self._token_us = token_us
         self._oracle = oracle
         self._sleep = sleep
-        # The KV pool: what lies in each slot, and of which position. -1 is nothing.
+        # The KV pool: the token in each slot, and its position. -1 is empty.
         self._kv_ids = np.full(blocks_total * block_size, -1, dtype=np.int64)
         self._kv_positions = np.full(blocks_total * block_size, -1, dtype=np.int64)
 

@@ -13,7 +13,7 @@ from worker.engine.sequence import Sequence
 
 @dataclass(slots=True)
 class Refused:
-    """A step that the runner did not take: it fails when its turn comes."""
+    """A step that the runner refused to take: it fails when it is landed."""
 
     error: Exception
 
@@ -25,11 +25,11 @@ class Refused:
 class Flight:
     plan: Schedule
     batch: Batch
-    sampled: list[Sequence]  # of each entry of `batch.samples`
+    sampled: list[Sequence]  # the sequence of each entry of `batch.samples`
     step: PendingStep
 
     def result(self) -> Sampled:
-        """Waits. Raises what the runner raised, with the size of the step."""
+        """Waits for the step. Raises what the runner raised, with the size of the step added."""
         try:
             return self._checked(self.step.result())
         except Exception as error:

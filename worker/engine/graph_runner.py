@@ -1,8 +1,8 @@
-"""Runs a decoder on a device that computes while the host prepares: decode steps as recorded graphs, others kernel by
-kernel.
+"""Runs a decoder on a device that computes while the host prepares: decode steps as recorded graphs, other steps kernel
+by kernel.
 
-Owns the KV pool and the order of steps. Knows no request and no schedule. On CUDA with `CudaGraphs`; on a CPU the same
-path runs with `EagerGraphs`, for tests. Invariant: after `warm_up` no step compiles a kernel.
+Owns the KV pool and the order of steps. Knows no request and no schedule. On CUDA it uses `CudaGraphs`; on a CPU the
+same path runs with `EagerGraphs`, for tests. Invariant: after `warm_up` no step compiles a kernel.
 """
 
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ from worker.models.decoder import Decoder, StepTensors
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Sizes:
-    """What the runner's memory and its graphs are made for."""
+    """The sizes for which the runner's memory and graphs are made."""
 
     blocks_total: int  # with the null block
     block_size: int
@@ -39,7 +39,7 @@ class Sizes:
 
 @dataclass(slots=True)
 class _Step:
-    """One that the device computes. Implements `PendingStep`."""
+    """A step that the device computes. Implements `PendingStep`."""
 
     sampled: PendingStep
     context: DeviceContext
@@ -107,8 +107,8 @@ class GraphRunner:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Compile and record all that a step can need, without waiting for what it computes. Writes to the null block
-        alone.
+        """Compile and record everything that a step can need, without waiting for the computation. Writes only to the
+        null block.
         """
         with self._context.entered():
             self._decodes.capture(self._graphs)
@@ -126,23 +126,23 @@ class GraphRunner:
     @torch.inference_mode()
     def submit(self, batch: Batch) -> PendingStep:
         with self._context.entered():
-            self._rows.tell(batch)
-            told, logits = self._decodes.run(batch) if self._decodes.takes(batch) else self._run(batch)
+            self._rows.send(batch)
+            batch_rows, logits = self._decodes.run(batch) if self._decodes.takes(batch) else self._run(batch)
             drawn = self._sampler.draw(logits, batch.samples)
-            self._rows.commit(batch, told, None if drawn is None else drawn.ids)
+            self._rows.commit(batch, batch_rows, None if drawn is None else drawn.ids)
             return _Step(self._sampler.landing(logits, drawn, batch.samples), self._context)
 
     def close(self) -> None:
-        """Give the KV pool's memory back. Recorded graphs are of no use any more."""
+        """Release the KV pool's memory. Recorded graphs cannot be used any more."""
         self._pool.clear()
 
     def _run(self, batch: Batch) -> tuple[BatchRows, Tensor]:
         """A step of any shape, kernel by kernel. See `DecodeSteps.run`."""
         up = self._staging.up
-        told = BatchRows(up(batch.rows), up(batch.query_start), up(given(batch.ids)))
+        batch_rows = BatchRows(up(batch.rows), up(batch.query_start), up(given(batch.ids)))
         prepared = PreparedBatch.of(len(batch.ids), len(batch.rows), self._blocks_max, self._staging.device)
-        self._rows.prepare(told, prepared)
-        return told, self._forward(step_of(prepared, told, up(batch.sample_rows)))
+        self._rows.prepare(batch_rows, prepared)
+        return batch_rows, self._forward(step_of(prepared, batch_rows, up(batch.sample_rows)))
 
     def _forward(self, step: StepTensors) -> Tensor:
         return self._decoder.forward(replace(step, scratch=self._scratch), self._pool)

@@ -1,8 +1,8 @@
-"""A step of fixed shape that is recorded once and run again with one call.
+"""A step of fixed shape that is recorded once and replayed with one call.
 
-Launching the some 300 kernels of a decode step one by one takes the host longer than a small batch takes the device;
-replaying a recorded graph takes it one call. Knows no model. Invariant: a recorded step reads and writes the same
-addresses each time, so what it reads must lie in buffers that are never replaced.
+Launching the about 300 kernels of a decode step one by one takes the host longer than a small batch takes the device;
+replaying a recorded graph is one call. Knows no model. Invariant: a recorded step reads and writes the same addresses
+each time, so its inputs must lie in buffers that are never replaced.
 """
 
 from collections.abc import Callable
@@ -16,12 +16,14 @@ Run = Callable[[], Tensor]
 
 class Graphs(Protocol):
     def capture(self, run: Run) -> Run:
-        """What does the same as `run`. Its tensor is overwritten by the next call of anything captured here."""
+        """A callable that does the same as `run`. Its tensor is overwritten by the next call of anything captured
+        here.
+        """
         ...
 
 
 class EagerGraphs:
-    """Records nothing: `run` itself is called. What a CPU has, and what a device is compared with."""
+    """Records nothing: `run` itself is called. For a CPU, and as the reference for a device."""
 
     def capture(self, run: Run) -> Run:
         return run
@@ -29,13 +31,13 @@ class EagerGraphs:
 
 class CudaGraphs:
     """CUDA graphs that share one memory pool, so that all sizes together take little more than the largest: capture
-    that first. They may be replayed in any order, since none leaves anything there that is read after another has run:
-    what `run` gives back must lie elsewhere.
+    that one first. They may be replayed in any order, since nothing in the pool is read after another graph has run:
+    what `run` returns must lie elsewhere.
     """
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
-        # Of their own, as capture demands, and one for all, as a shared pool does.
+        # A stream other than the default one, as capture requires; the same for all graphs, as a shared pool requires.
         self._stream = torch.cuda.Stream()
 
     def capture(self, run: Run) -> Run:

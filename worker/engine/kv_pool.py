@@ -1,7 +1,7 @@
-"""The KV pool of a device: its memory, in the model's type or in eight bits, and what a token takes of it.
+"""The KV pool of a device: its memory, in the model's type or in 8 bits, and the bytes per token.
 
-Knows no blocks in use. Invariant: a pool has scales exactly if it is quantized, and `token_bytes` counts them: a pool
-of so many tokens takes so many times that.
+Does not know which blocks are in use. Invariant: a pool has scales exactly if it is quantized, and `token_bytes`
+includes them, so a pool of n tokens takes n times that.
 """
 
 from typing import Literal
@@ -14,17 +14,17 @@ from worker.models.decoder import KvPool
 
 KvDtype = Literal["auto", "fp8", "int8"]
 
-_SCALE = torch.float32  # of one token and KV head
+_SCALE = torch.float32  # type of the scale of one token and KV head
 _EIGHT_BITS = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
 
 
 def pool_dtype(name: KvDtype, model_dtype: torch.dtype) -> torch.dtype:
-    """`auto` is the type that is computed in."""
+    """`auto` is the type of activations."""
     return _EIGHT_BITS.get(name, model_dtype)
 
 
 def token_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
-    """Over all layers."""
+    """Bytes of one token, over all layers."""
     scales = 2 * config.layers * config.kv_heads * _SCALE.itemsize if _is_quantized(dtype) else 0
     return config.kv_elements_per_token * dtype.itemsize + scales
 

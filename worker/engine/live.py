@@ -1,6 +1,6 @@
 """A request that the engine holds: its choices, and its counts for the bill and for its tenant's service.
 
-Knows no schedule. Invariant: each token of a prompt is counted once at most, as cached or as computed, whatever n is
+Knows no schedule. Invariant: each token of a prompt is counted at most once, as cached or as computed, whatever n is
 and however often it is computed again.
 """
 
@@ -13,18 +13,20 @@ from worker.engine.sequence import Account, Sequence
 @dataclass(slots=True)
 class Prompt:
     length: int
-    known: int  # tokens that the cache can have had of it before the request began: later ones are the request's own
+    known: int  # tokens that the cache may have had before the request began: later hits are the request's own work
     cached: int = 0  # tokens that were in the cache before the request began
-    counted: int = 0  # tokens from the first that were cached, or computed once
+    counted: int = 0  # tokens, from the first on, that were cached or computed at least once
     started: bool = False
 
-    def start(self, found: int) -> None:
-        """Its first choice runs, with so many tokens from the cache."""
+    def start(self, cached: int) -> None:
+        """Its first choice starts, with `cached` tokens from the cache."""
         self.started = True
-        self.cached = self.counted = min(found, self.known)
+        self.cached = self.counted = min(cached, self.known)
 
     def computed(self, start: int, end: int) -> int:
-        """Tokens `start` to `end` of a choice have been computed. How many of the prompt's were not before."""
+        """A choice has computed its tokens `start` to `end`. Returns how many of the prompt's tokens among them are
+        new.
+        """
         fresh = min(end, self.length) - max(start, self.counted)
         self.counted = max(self.counted, min(end, self.length))
         return max(fresh, 0)

@@ -25,7 +25,7 @@ from worker.engine.token_counts import TokenCounts
 
 
 def process(logits: Tensor, params: list[SampleParams]) -> Tensor:
-    """The logits [rows, vocab] after all of it; `logits` itself, and always unchanged, if no row asks for anything."""
+    """The processed logits [rows, vocab]: `logits` itself if no row asks for anything. `logits` is never changed."""
     biased = [row for row, p in enumerate(params) if p.bias is not None]
     penalised = [row for row, p in enumerate(params) if p.seen is not None]
     banned = [row for row, p in enumerate(params) if p.banned]
@@ -65,7 +65,7 @@ def _penalise(logits: Tensor, rows: list[int], params: list[SampleParams], seen:
 
 
 def _places(logits: Tensor, rows: list[int], ids: Sequence[NDArray[np.int64]]) -> Tensor:
-    """Where the tokens `ids[i]` of row `rows[i]` are in the flattened logits."""
+    """The indices of the tokens `ids[i]` of row `rows[i]` in the flattened logits."""
     vocab_size = logits.shape[1]
     tokens = np.concatenate(ids)
     if len(tokens) and not 0 <= tokens.min() <= tokens.max() < vocab_size:

@@ -14,7 +14,7 @@ from worker.engine.batch import SampleParams, TokenLogprobs
 
 
 def logprobs_of(scaled: Tensor, floors: Tensor, ids: Tensor, params: list[SampleParams]) -> list[TokenLogprobs | None]:
-    """scaled: [rows, vocab], floors: [rows, 1] the least that could be drawn, ids: [rows] what was."""
+    """scaled: [rows, vocab]; floors: [rows, 1] the least logit that could be drawn; ids: [rows] the tokens drawn."""
     found: list[TokenLogprobs | None] = [None] * len(params)
     rows = [row for row, p in enumerate(params) if p.logprobs is not None]
     if not rows:

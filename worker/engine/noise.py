@@ -20,10 +20,10 @@ def noise_keys(params: list[SampleParams], device: torch.device) -> Tensor:
 
 
 def exponential(keys: Tensor, tokens: Tensor) -> Tensor:
-    """Noise [rows, n] for `tokens`, int32 [rows, n] or [1, n]. The negative logarithm of it is Gumbel noise.
+    """Noise [rows, n] for `tokens`, int32 [rows, n] or [1, n]. Its negative logarithm is Gumbel noise.
 
-    A multiply-xorshift hash (the finalizer of MurmurHash3, Appleby) of the token, keyed twice. In place and in two
-    buffers: making new ones took most of the time.
+    A multiply-xorshift hash (the finalizer of MurmurHash3, Appleby) of the token, keyed twice. Computed in place in two
+    buffers: allocating new ones took most of the time.
     """
     x = (tokens * _int32(0x9E3779B1)) ^ keys[:, :1]
     shifted = torch.empty_like(x)

@@ -9,14 +9,14 @@ from worker.engine.sequence import Sequence
 
 
 def pack(schedule: Schedule, tables: BlockTables, block_size: int) -> tuple[Batch, list[Sequence]]:
-    """The batch, and the sequences of its samples, in order: those whose gap this step closes. A chunk that ends before
-    its prompt does needs no sample.
+    """The batch, and the sequences of its samples, in order: those whose last known token is in this step. A chunk that
+    ends before its prompt does needs no sample.
     """
     sequences = schedule.sequences()
     decodes = len(schedule.decodes)
     ids = [sequence.tokens[-1] for sequence in schedule.decodes]
     sample_rows = list(range(decodes))
-    members = list(range(decodes))  # [samples] whose each is
+    members = list(range(decodes))  # [samples] the sequence of each
     for member, (sequence, tokens) in enumerate(schedule.chunks, start=decodes):
         end = sequence.num_computed + tokens
         ids += sequence.tokens[sequence.num_computed : end]
@@ -33,8 +33,8 @@ def pack(schedule: Schedule, tables: BlockTables, block_size: int) -> tuple[Batc
     block_counts = -(-context_lens // block_size)
     block_tables = tables.matrix[rows, : block_counts.max()]
     for row in range(decodes, len(sequences)):
-        block_tables[row, block_counts[row] :] = 0  # held already, but nothing of it is read yet
-    member = np.repeat(np.arange(len(sequences)), counts)  # [tokens] whose token it is
+        block_tables[row, block_counts[row] :] = 0  # blocks that are held, but not read in this step
+    member = np.repeat(np.arange(len(sequences)), counts)  # [tokens] the sequence of each
     positions = np.arange(len(ids)) - query_start[member] + computed[member]
     blocks_of_tokens = block_tables[member, positions // block_size].astype(np.int64)  # int32 would overflow as a slot
     batch = Batch(

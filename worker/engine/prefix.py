@@ -1,12 +1,12 @@
-"""The prefix cache: which block contains which tokens under which salt, and which of these blocks nobody holds.
+"""The prefix cache: which block contains which tokens under which salt, and which of these blocks are idle (not held).
 
 Owns the names of full blocks and the order in which idle ones are evicted. Knows no sequence and no reference count:
-the pool says when a block loses its last holder, and when it has one again.
+the pool reports when a block loses its last holder, and when it gets one again.
 
-A name is a link of a hash chain: SHA-256 over the name before it and the block's tokens, from a root that is the hash
-of the request's salt. So it says everything that the block's content depends on: the salt, and every token from the
-first. Two salts never meet in a name, and with 256 bits nobody can make two prompts meet either; tokens need not be
-compared. Invariant: a name leads to one block and a block has one name; a block is idle only if it has one.
+A name is a link of a hash chain: SHA-256 over the previous name and the block's tokens, starting from a hash of the
+request's salt. So it identifies everything that the block's content depends on: the salt, and every token from the
+first. Names under two salts never coincide, and with 256 bits nobody can construct two prompts with one name, so tokens
+need not be compared. Invariant: a name has one block and a block has one name; a block is idle only if it has one.
 """
 
 from array import array
@@ -14,17 +14,17 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from hashlib import sha256
 
-# What a hash is over differs in its first byte, so that no salt can be taken for a link.
+# The hashed texts differ in their first byte, so that no salt can be taken for a link.
 _ROOT, _LINK = b"r", b"l"
 
 
 def root(salt: bytes) -> bytes:
-    """Where all chains of this salt start."""
+    """The start of all chains of this salt."""
     return sha256(_ROOT + salt).digest()
 
 
 class Chain:
-    """The names of one sequence's full blocks, made when they are first asked for. Tokens are only ever appended."""
+    """The names of one sequence's full blocks, computed on first use. Tokens are only ever appended."""
 
     __slots__ = ("_block_size", "_names", "_root")
 
@@ -34,7 +34,7 @@ class Chain:
         self._names = list(names)
 
     def names(self, tokens: list[int], count: int) -> list[bytes]:
-        """Of the first `count` blocks, which `tokens` fills."""
+        """The names of the first `count` blocks, which `tokens` fills."""
         for index in range(len(self._names), count):
             start = index * self._block_size
             block = array("I", tokens[start : start + self._block_size])
@@ -44,11 +44,11 @@ class Chain:
         return self._names[:count]
 
     def made(self) -> list[bytes]:
-        """All names that were ever asked for."""
+        """All names computed so far."""
         return self._names
 
     def fork(self, count: int) -> "Chain":
-        """The chain of a sequence that has the first `count` blocks in common with this one."""
+        """The chain of a sequence that shares the first `count` blocks with this one."""
         return Chain(self._root, self._block_size, self._names[:count])
 
 
@@ -58,14 +58,14 @@ class PrefixCache:
     def __init__(self) -> None:
         self._blocks: dict[bytes, int] = {}
         self._names: dict[int, bytes] = {}
-        self._idle: OrderedDict[int, None] = OrderedDict()  # the one idle for longest first
+        self._idle: OrderedDict[int, None] = OrderedDict()  # longest idle first
 
     @property
     def idle_count(self) -> int:
         return len(self._idle)
 
     def find(self, names: Iterable[bytes]) -> list[int]:
-        """The blocks of the longest run of names from the first that is known."""
+        """The blocks of the longest known run of names, from the first on."""
         found: list[int] = []
         for name in names:
             block = self._blocks.get(name)
@@ -75,14 +75,14 @@ class PrefixCache:
         return found
 
     def publish(self, name: bytes, block: int) -> None:
-        """The block, which is held, contains what the name says. When two have computed the same, the first stays."""
+        """Register a held block's content. If two blocks have the same content, the first stays registered."""
         if name not in self._blocks:
             assert block not in self._names
             self._blocks[name] = block
             self._names[block] = name
 
     def withdraw(self, name: bytes) -> int | None:
-        """Never give out this block again. The block if it was idle: it is its caller's now."""
+        """Remove a name. Returns its block if that was idle: it then belongs to the caller."""
         block = self._blocks.pop(name, None)
         if block is None:
             return None
@@ -93,18 +93,18 @@ class PrefixCache:
         return block
 
     def park(self, block: int) -> bool:
-        """Nobody holds the block any more. False if it has no name: then there is nothing to keep it for."""
+        """The block has no holder any more. False if it has no name, so that there is no reason to keep its content."""
         if block not in self._names:
             return False
         self._idle[block] = None
         return True
 
     def unpark(self, block: int) -> None:
-        """Somebody holds the block again."""
+        """The block has a holder again."""
         del self._idle[block]
 
     def evict(self) -> int:
-        """Forget the block that has been idle for longest; it is its caller's now."""
+        """Remove the block that has been idle longest: it then belongs to the caller."""
         block, _ = self._idle.popitem(last=False)
         del self._blocks[self._names.pop(block)]
         return block

@@ -1,9 +1,9 @@
-"""The waiting sequences, and whose turn it is.
+"""The waiting sequences, and which of them is next.
 
-Owns their order, which follows the levels of `Service`: tiers by their turns, in a tier the tenant that was served
-least, of a tenant the first to arrive. A sequence that leaves here to run has not been served yet: until the step is
-planned, its tenant's level includes what it will cost, so that one tenant does not take all places of a step.
-Invariant: finding the head costs no more with ten thousand waiting sequences than with ten.
+Owns their order, which follows the levels of `Service`: tiers by their turns; within a tier the tenant that was served
+least; of a tenant the sequence that arrived first. A sequence that leaves here to run has not been served yet, so until
+the step is planned its tenant's level includes the cost: otherwise one tenant could take all places of a step.
+Invariant: finding the next one costs no more with ten thousand waiting sequences than with ten.
 """
 
 from bisect import bisect_left, insort
@@ -19,9 +19,9 @@ _SPARE_TURNS = 64
 
 
 class _Tier:
-    """One tier's tenants. `_turns` is a heap of (level, arrival of the first sequence, tenant) that may be out of date,
-    but only by being too low: levels grow, and an earlier arrival gets an entry of its own. Tenants whose level counts
-    what is yet to be served are few, and looked at one by one.
+    """One tier's tenants. `_turns` is a heap of (level, arrival of the first sequence, tenant). Its entries may be out
+    of date, but only by being too low: levels grow, and an earlier arrival gets an entry of its own. Tenants whose
+    level includes work that is yet to be served are few, and are examined one by one.
     """
 
     def __init__(self, tier: int, service: Service) -> None:
@@ -29,8 +29,8 @@ class _Tier:
         self._service = service
         self._tenants: dict[str, list[Sequence]] = {}  # each sorted by arrival
         self._turns: list[tuple[float, int, str]] = []
-        self._ahead: dict[str, float] = {}  # by tenant: what is yet to be served
-        self._aside: set[str] = set()  # of these tenants: those whose entry was taken from the heap
+        self._ahead: dict[str, float] = {}  # by tenant: cost of work that is yet to be served
+        self._aside: set[str] = set()  # those of them whose entry was taken off the heap
         self.count = 0
 
     def add(self, sequence: Sequence) -> None:
@@ -85,7 +85,7 @@ class _Tier:
 
     def _push(self, tenant: str) -> None:
         heappush(self._turns, self._turn(tenant))
-        if len(self._turns) > 2 * len(self._tenants) + _SPARE_TURNS:  # most are out of date
+        if len(self._turns) > 2 * len(self._tenants) + _SPARE_TURNS:  # most entries are out of date
             self._turns = [self._turn(name) for name in self._tenants]
             heapify(self._turns)
 
@@ -124,7 +124,9 @@ class WaitingQueue:
             tier.settle()
 
     def head(self, *, strict: bool) -> Sequence | None:
-        """Whose turn it is, if anybody waits. Strict: of the most urgent tier, whatever another one is owed."""
+        """The next sequence, None if none waits. `strict`: of the most urgent tier, even if another tier is owed a
+        turn.
+        """
         if not self._tiers:
             return None
         tier = min(self._tiers) if strict else self._service.tiers(self._tiers)[0]
@@ -132,7 +134,7 @@ class WaitingQueue:
 
     @property
     def most_urgent(self) -> float:
-        """The most urgent tier that waits; infinite if nobody does."""
+        """The most urgent waiting tier; infinity if none waits."""
         return min(self._tiers, default=inf)
 
     def counts(self) -> dict[int, int]:

@@ -1,4 +1,4 @@
-"""The requests that the engine takes, as plain values that their maker has read off the wire."""
+"""The requests that the engine takes, as plain values: the link reads them off the wire."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,7 +7,7 @@ from worker.engine.batch import LogitBias
 from worker.engine.errors import InvalidRequest
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: two properties are worked out once
+@dataclass(frozen=True, kw_only=True)  # no slots: two properties are cached
 class SamplingParams:
     """How each choice of a request is sampled, and where it ends."""
 
@@ -24,7 +24,7 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0  # above 0
-    min_tokens: int = 0  # so many, at least, before a token or a stop string ends the text
+    min_tokens: int = 0  # before which no token and no stop string ends the text
     stop_token_ids: tuple[int, ...] = ()  # they end the text as an end-of-sequence token does
 
     @cached_property
@@ -46,12 +46,12 @@ class EngineRequest:
     sampling: SamplingParams
     tier: int  # 0 is the most urgent
     tenant: str
-    salt: bytes  # where the tenant's hash chains start
+    salt: bytes  # the start of the tenant's hash chains
 
 
 def check_request(request: EngineRequest, vocab_size: int) -> None:
-    """Raises InvalidRequest. Ids are checked here because one that is out of range would be an index on the device,
-    where it kills the process and not the request.
+    """Raises InvalidRequest. Token ids are checked here because an id out of range would be a wild index on the device,
+    which ends the process and not just the request.
     """
     sampling = request.sampling
     if not request.prompts or request.n < 1 or sampling.max_tokens < 1:

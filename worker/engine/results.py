@@ -1,4 +1,4 @@
-"""The results of a step, as plain values that their taker puts on the wire."""
+"""The results of a step, as plain values: the link puts them on the wire."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -22,8 +22,8 @@ class TokenLogprob:
 
 @dataclass(slots=True)
 class ChoiceChunk:
-    """What one step added to one choice. `text` may be empty while `ids` is not: half a character, or what may become
-    a stop string. It follows later, with later ids.
+    """What one step added to one choice. `text` may be empty while `ids` is not: half a character, or text that may
+    become a stop string. It follows later, with later ids.
     """
 
     request: str
@@ -36,7 +36,7 @@ class ChoiceChunk:
 
 @dataclass(slots=True, frozen=True)
 class RequestTotals:
-    """The counts for the bill. Every token sampled counts, an end-of-sequence token too; a prompt counts once, whatever
+    """The counts for the bill. Every sampled token counts, an end-of-sequence token too. A prompt counts once, whatever
     n is, and not at all while none of its sequences has started.
     """
 
@@ -44,7 +44,7 @@ class RequestTotals:
     cached_tokens: int  # of the prompt tokens: those that were in the cache before the request began
     completion_tokens: int
     preemptions: int = 0  # how often one of its sequences lost its blocks
-    recomputed_tokens: int = 0  # prompt and output that were computed again for that, at nobody's expense
+    recomputed_tokens: int = 0  # prompt and output tokens computed again after preemptions, not billed
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class RequestDone:
 
 @dataclass(slots=True)
 class StepResult:
-    started: list[str] = field(default_factory=list[str])  # requests of which nothing was computed before
+    started: list[str] = field(default_factory=list[str])  # requests whose first token is computed in this step
     chunks: list[ChoiceChunk] = field(default_factory=list[ChoiceChunk])
     done: list[RequestDone] = field(default_factory=list[RequestDone])
     tokens: int = 0  # run through the model in this step
@@ -73,15 +73,15 @@ class StepResult:
 @dataclass(slots=True, frozen=True)
 class TierLoad:
     """What one tier has in the engine. A sequence that runs on its tier's floor share counts as of the most urgent
-    tier, since it gives way to nobody.
+    tier, since it is not preempted.
     """
 
     running: int  # sequences
     waiting: int  # sequences
-    held: int  # sequences that start as soon as another has computed the prompt that they share
-    held_blocks: int  # that those will need beyond what they share
-    owed: bool  # its floor share: until it has that, nobody who runs here gives way
-    blocks: int  # that its running sequences hold and nobody else: what preempting them all would free
+    held: int  # sequences that wait for another to compute the prompt that they share
+    held_blocks: int  # blocks that those will need beyond the shared ones
+    owed: bool  # its floor share is due: until it has that, none of its running sequences is preempted
+    blocks: int  # held by its running sequences alone: what preempting all of them would free
 
 
 @dataclass(slots=True, frozen=True)
@@ -94,6 +94,6 @@ class EngineStats:
     preemptions_total: int
     prompt_tokens_total: int
     generated_tokens_total: int
-    cached_blocks: int  # of those free: how many the prefix cache can still give back
+    cached_blocks: int  # free blocks whose content the prefix cache still has
     prefix_hits_tokens_total: int  # of the prompt tokens: those that were found in the prefix cache
     tiers: dict[int, TierLoad]

@@ -1,8 +1,8 @@
-"""The running sequences, each with a row in arrays, so that those that merely decode need no loop of Python per step.
+"""The running sequences, each with a row in arrays, so that those that only decode need no Python loop per step.
 
-Owns who has which row, who decodes, and the block tables. Knows no budget and no order but that of admission.
-Invariant: a sequence is among `prompts` or it decodes, until it has its full length or leaves; a decoding one lacks
-only its last token, and its table holds the blocks of all others.
+Owns which sequence has which row, which ones decode, and the block tables. Knows no budget, and no order except that of
+admission. Invariant: a sequence is in `prompts` or it decodes, until it has its full length or leaves; a decoding
+sequence lacks only its last token, and its table holds the blocks of all others.
 """
 
 import numpy as np
@@ -15,10 +15,12 @@ from worker.engine.sequence import Sequence
 class Rows:
     def __init__(self, rows: int, blocks: int, block_size: int) -> None:
         self.tables = BlockTables(rows, blocks)
-        self.prompts: dict[Sequence, None] = {}  # what is computed again among them
+        self.prompts: dict[Sequence, None] = {}  # and sequences that are computed again after a preemption
         self._block_size = block_size
         self._sequences: list[Sequence | None] = [None] * rows
-        self._until = np.zeros(rows, dtype=np.int64)  # [rows] with so many tokens it decodes no more; 0: it does not
+        self._until = np.zeros(
+            rows, dtype=np.int64
+        )  # [rows] the length at which it stops decoding; 0: it does not decode
 
     def start(self, sequence: Sequence, cached: list[int], fresh: list[int]) -> None:
         table = self.tables.take()
@@ -32,7 +34,7 @@ class Rows:
             self.prompts[sequence] = None
 
     def stop(self, sequence: Sequence) -> NDArray[np.int32]:
-        """Its blocks, which the pool has still counted as held."""
+        """Remove a sequence. Returns its blocks, which the caller must still release from the pool."""
         self.prompts.pop(sequence, None)
         self._sequences[sequence.table.row] = None
         self._until[sequence.table.row] = 0
@@ -41,7 +43,7 @@ class Rows:
         return blocks
 
     def launch(self, rows: NDArray[np.int64], tokens: NDArray[np.int64]) -> NDArray[np.int64]:
-        """So many tokens more are computed of the sequences in these rows: how many each has then."""
+        """Count `tokens` more tokens of the sequences in these rows as computed. Returns each one's new total."""
         computed = self.tables.computed[rows] + tokens
         self.tables.computed[rows] = computed
         for sequence in [prompt for prompt in self.prompts if not prompt.gap]:
@@ -53,7 +55,7 @@ class Rows:
         return self._in(self.tables.computed + 1 < self._until)
 
     def growing(self) -> list[Sequence]:
-        """Of those that decode, whose last token comes into a new block."""
+        """The decoding sequences whose last token starts a new block."""
         computed = self.tables.computed
         return self._in((computed + 1 < self._until) & (computed % self._block_size == 0))
 

@@ -1,12 +1,13 @@
-"""Rows of logits -> one token each. Stateless: a draw depends on its own row and on (seed, choice, position) alone.
+"""Turns each row of logits into one token. Stateless: a draw depends on its own row and on (seed, choice, position)
+alone.
 
 Order: bias, penalties, bans (`logits.py`); temperature; min_p, top_k, top_p (`truncation.py`); draw. The draw is
 Gumbel-max with counter-based noise (`noise.py`), so a request gives the same tokens in any batch, after preemption and
 on another worker, as far as its logits are the same, and a small change of the logits rarely changes the token.
 Temperatures below TEMPERATURE_MIN mean arg max: dividing by them would overflow, and the most likely token wins anyway.
 
-A batch is sampled in slices of rows whose intermediate tensors stay in the processor's cache and whose memory is
-bounded. No row notices another: not its values, not its faults. A slice that raises is sampled again in halves, until
+A batch is sampled in slices of rows whose intermediate tensors fit the processor's cache and whose memory is bounded.
+No row affects another, neither by its values nor by its faults. A slice that raises is sampled again in halves, until
 the row that raises is alone and is reported.
 """
 
@@ -29,17 +30,17 @@ ALL_BANNED = "every token is banned"
 
 @torch.inference_mode()
 def sample(logits: Tensor, params: list[SampleParams]) -> Sampled:
-    """logits: [samples, vocab] float32, one row per entry of `params`; left unchanged.
+    """logits: [samples, vocab] float32, one row per entry of `params`; not changed.
 
     A row with NaN or infinity, without a token that may be drawn, or whose parameters raise gets an entry in `errors`
-    and a meaningless id; the others do not notice.
+    and a meaningless id. Other rows are not affected.
     """
     step = max(1, SLICE_ELEMENTS[logits.device.type] // logits.shape[1])
     return _joined([_contain(logits[at : at + step], params[at : at + step]) for at in range(0, len(params), step)])
 
 
 def _contain(logits: Tensor, params: list[SampleParams]) -> Sampled:
-    """`_sample`, with what one row raises kept to that row."""
+    """`_sample`, with an error that one row raises confined to that row."""
     try:
         return _sample(logits, params)
     except Exception as error:  # noqa: BLE001 - whatever one request's parameters raise ends that request alone
@@ -79,7 +80,7 @@ def _sample(logits: Tensor, params: list[SampleParams]) -> Sampled:
 
 
 def _temperatures(params: list[SampleParams], device: torch.device) -> Tensor:
-    """[rows, 1] what the logits are divided by: 1 for arg max."""
+    """[rows, 1] the divisors of the logits: 1 for arg max."""
     values = [p.temperature if p.temperature >= TEMPERATURE_MIN else 1.0 for p in params]
     return torch.tensor(values, device=device).unsqueeze(1)
 
@@ -103,7 +104,7 @@ def _draw(scaled: Tensor, keys: Tensor) -> Tensor:
 
 
 def _draw_truncated(scaled: Tensor, params: list[SampleParams]) -> tuple[Tensor, Tensor]:
-    """[rows] int64, from softmax(scaled) cut to what the limits keep; and [rows, 1] the least logits kept."""
+    """[rows] int64, from softmax(scaled) truncated by the limits; and [rows, 1] the least logits kept."""
     keys = noise_keys(params, scaled.device)
     limits = Limits.of(params, scaled.shape[1], scaled.device)
     top = scaled.topk(min(CANDIDATES, scaled.shape[1]))

@@ -1,7 +1,7 @@
-"""One step: which sequences take part in it, with how many tokens.
+"""One step: which sequences take part in it, and with how many tokens.
 
 Owns the arithmetic of the budget, in tokens and, if there is a pace, in time. Knows no blocks and no waiting sequences.
-Invariant: a step never has more tokens than its budget; those that lack one token (decodes) come before all others, and
+Invariant: a step never has more tokens than its budget. Sequences that lack one token (decodes) come before all others;
 if there are none, the first of the others makes progress.
 """
 
@@ -22,26 +22,26 @@ _by_rank = attrgetter("rank", "turn")
 
 class Chunk(NamedTuple):
     sequence: Sequence
-    tokens: int  # of the gap, from `num_computed` on
+    tokens: int  # from `num_computed` on
 
 
 @dataclass(slots=True)
 class Schedule:
-    decodes: list[Sequence]  # one token each
-    chunks: list[Chunk]  # of prompts, or of what is computed again
-    admitted: list[Sequence]  # in this step, each with a share of it
+    decodes: list[Sequence]  # one token each, the last one
+    chunks: list[Chunk]  # of prompts, or of sequences that are computed again
+    admitted: list[Sequence]  # in this step, each with tokens in it
     preempted: int
-    ends: list[int] = field(default_factory=list[int])  # once launched: what each of the sequences has computed then
+    ends: list[int] = field(default_factory=list[int])  # once launched: the computed tokens of each sequence
 
     def sequences(self) -> list[Sequence]:
         return [*self.decodes, *(chunk.sequence for chunk in self.chunks)]
 
     def rows(self) -> NDArray[np.int64]:
-        """[sequences] of the block tables."""
+        """[sequences] their rows in the matrix of block tables."""
         return np.array([sequence.table.row for sequence in self.sequences()], dtype=np.int64)
 
     def counts(self) -> NDArray[np.int64]:
-        """[sequences] tokens in this step."""
+        """[sequences] their tokens in this step."""
         counts = np.ones(len(self.decodes) + len(self.chunks), dtype=np.int64)
         counts[len(self.decodes) :] = [chunk.tokens for chunk in self.chunks]
         return counts
@@ -53,17 +53,17 @@ class Schedule:
         return work
 
     def awaits_tokens(self) -> bool:
-        """Whether the draws of some depend on a token in flight: a penalty counts what was said."""
+        """Whether a draw depends on a token that is still in flight: penalties count the tokens generated so far."""
         return any(sequence.in_flight and sequence.sampling.penalises for sequence in self.sequences())
 
     def drop_finished(self) -> None:
-        """Leave out those that have ended since."""
+        """Remove the sequences that have ended since the step was planned."""
         self.decodes = [sequence for sequence in self.decodes if sequence.status is Status.RUNNING]
         self.chunks = [chunk for chunk in self.chunks if chunk.sequence.status is Status.RUNNING]
 
 
 class Draft:
-    """A step as it takes shape, from the sequences that run: those that decode, and the others."""
+    """A step while it is planned: the running sequences that decode, and the others."""
 
     def __init__(
         self,
@@ -79,14 +79,16 @@ class Draft:
         self._pace = pace
         self._decodes = decodes
         self._others: list[Sequence] = []
-        self._wanted = Counter[int]()  # tokens that the others lack, by rank
-        self._wanted_s = defaultdict[int, float](float)  # what these would take; only if there is a pace
+        self._wanted = Counter[int]()  # tokens that the others still lack, by rank
+        self._wanted_s = defaultdict[int, float](float)  # the seconds that these would take; only if there is a pace
         self.admitted: list[Sequence] = []
         for sequence in prompts:
             self._take(sequence)
 
     def has_room(self, rank: int) -> bool:
-        """Whether anything is left for one more of this rank, after the decodes and all others not less urgent."""
+        """Whether budget is left for one more sequence of this rank, after the decodes and all others at least as
+        urgent.
+        """
         if sum(tokens for other, tokens in self._wanted.items() if other <= rank) >= self._for_prompts():
             return False
         spare_s = self._spare_s()
@@ -100,7 +102,7 @@ class Draft:
             self._take(sequence)
 
     def finish(self, preempted: int) -> Schedule:
-        """The step, without those that were preempted meanwhile."""
+        """The finished step, without the sequences that were preempted while it was planned."""
         if preempted:
             self._decodes = [sequence for sequence in self._decodes if sequence.status is Status.RUNNING]
             self._others = [sequence for sequence in self._others if sequence.status is Status.RUNNING]
@@ -126,7 +128,7 @@ class Draft:
         return min(left, self._beside_decodes) if self._decodes else left
 
     def _spare_s(self) -> float | None:
-        """What prompts may take; None if that is not limited."""
+        """The seconds that prompts may take; None if that is not limited."""
         return self._pace.spare_s(len(self._decodes)) if self._pace is not None and self._decodes else None
 
     def _take(self, sequence: Sequence) -> None:

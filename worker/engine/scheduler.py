@@ -1,30 +1,30 @@
 """The scheduler: which sequences take part in the next step, with how many tokens, and which are preempted.
 
 Owns the waiting and the running sequences and the block pool. Knows no text, no logits and no device. Invariants
-between two calls: a running sequence holds the blocks that its computed tokens need, any other none; a block is in two
-tables only if it is full; while there is work, every schedule has at least one token in it.
+between two calls: a running sequence holds the blocks that its computed tokens need, any other sequence holds none; a
+block is in two tables only if it is full; while there is work, every schedule has at least one token in it.
 
-How it decides (the numbers behind it are vLLM's and SGLang's reports, 2024 to 2026):
+How it decides (the problems behind these rules are from vLLM's and SGLang's public reports, 2024 to 2026):
 
-* Who runs goes on: each gets the blocks that it needs for its next token. Then those that wait are admitted. Then the
-  budget is dealt out: to those that lack one token (decodes) first, then to the others (prompts, in chunks), by tier
-  and by admission. Beside decodes prompts get so much that the step stays within its pace (`pace`).
-* A waiting sequence is admitted when all its tokens fit, with a watermark for the others' growth, and takes these
-  blocks at once: a prompt that has started never lacks room for its rest. What the prefix cache has of it is not
-  computed again, except for its last token, whose logits are wanted. Whose turn it is says `WaitingQueue`; nobody
-  overtakes a sequence that waits for room.
-* A running sequence that needs a block when none is free preempts one (`victims`), which may be itself. The victim
-  gives up its blocks and waits, with its tokens, at its old place. In a step that preempted nobody is admitted, but
-  for one that is more urgent than some who run.
-* Such a one, if there is no room for it, or no place, preempts running ones of less urgent tiers: as many as it takes,
-  and none if that would not be enough. Nobody gives way to it while their tier is owed its floor share.
-* The floor share goes to one sequence of a tier at a time, first to a running one that still lacks tokens, then to the
-  head of those that wait. It runs as if it were of the most urgent tier: else more urgent prompts that keep arriving
-  would take every step's budget before it. While it waits for room, others are admitted only if less urgent ones give
-  way to them, so that what becomes free is left to it.
-* One sequence is never preempted while there is another: the last in the order of victims. So it ends, and then the
-  next: every sequence ends, however small the pool. It can always grow once it is alone, because `tokens_max` of a
-  sequence never exceeds the pool.
+* Running sequences continue: each gets the blocks for its next token. Then waiting ones are admitted. Then the budget
+  is divided: first sequences that lack one token (decodes), then the others (prompts, in chunks), by tier and by
+  admission. Beside decodes, prompts get as much as keeps the step within its pace (`pace`).
+* A waiting sequence is admitted when all its tokens fit and the watermark stays free for the others' growth. It gets
+  all these blocks at once, so a prompt that has started never lacks room for its rest. Blocks in the prefix cache are
+  not computed again, except the one with its last token, whose logits are needed. `WaitingQueue` says which sequence is
+  next; none overtakes a sequence that waits for room.
+* A running sequence that needs a block when none is free preempts one (`victims`), perhaps itself. The victim releases
+  its blocks and waits, with its tokens, at its old place. In a step that preempted, only a sequence that is more urgent
+  than some running ones is admitted.
+* If there is no room or no place for such an urgent sequence, it preempts running ones of less urgent tiers: as many as
+  needed, and none if that would not suffice. Sequences of a tier that is owed its floor share are not preempted for it.
+* The floor share goes to one sequence of a tier at a time: first to a running one that still lacks tokens, then to the
+  head of the waiting ones. It runs with the rank of the most urgent tier, since otherwise a stream of more urgent
+  prompts would use up every step's budget before it. While it waits for room, others are admitted only by preempting
+  less urgent ones, so that blocks that become free are left to it.
+* The last sequence in the order of victims is never preempted while another runs. So it ends, and then the next one:
+  every sequence ends, however small the pool. A sequence that is alone can always grow, because its `tokens_max` never
+  exceeds the pool.
 """
 
 from collections import Counter
@@ -36,6 +36,7 @@ import numpy as np
 from worker.engine import victims
 from worker.engine.blocks import NO_TABLE, BlockPool, BlockTables
 from worker.engine.config import EngineConfig
+from worker.engine.followers import Followers
 from worker.engine.pace import Pace, Work
 from worker.engine.queue import WaitingQueue
 from worker.engine.results import TierLoad
@@ -58,9 +59,7 @@ class Scheduler:
         self._watermark_blocks = int(pool.usable * config.watermark)
         self._pace = None if config.pace is None else Pace(config.pace)
         self._turns = 0
-        self._followers: dict[Sequence, list[Sequence]] = {}
-        self._held = Counter[int]()  # followers by tier
-        self._held_blocks = Counter[int]()  # that they will not share, by tier
+        self._followers = Followers(config.block_size)
         self._ranks = Counter[int]()  # running sequences by rank
         self.running: dict[Sequence, None] = {}  # in the order of admission
         blocks = min(self._blocks_for(config.context_length), pool.usable)
@@ -73,25 +72,20 @@ class Scheduler:
 
     @property
     def held_count(self) -> int:
-        return self._held.total()
+        return self._followers.total
 
     def add(self, sequence: Sequence, followers: Iterable[Sequence] = ()) -> None:
-        """The followers have the same prompt, and wait until it is computed and found in the cache. Their tenant has
+        """Queue a sequence. `followers` have the same prompt, and wait until it is in the cache. The tenant has already
         arrived at the service.
         """
         assert sequence.status is Status.WAITING
         assert self._blocks_for(sequence.tokens_max) <= self._pool.usable
         self.waiting.add(sequence)
-        held = list(followers)
-        if held:
-            self._followers[sequence] = held
-        for follower in held:
-            follower.status = Status.HELD
-            self._count_held(follower, 1)
+        self._followers.hold(sequence, followers)
 
     def schedule(self) -> Schedule:
-        """The next step. Whoever runs it says so when it is on its way (`launch`), and when it has succeeded
-        (`advance`). Sequences that have their full length with the token in flight have no part in it.
+        """Plan the next step. The caller reports when it is submitted (`launch`) and when it has succeeded (`advance`).
+        Sequences that reach their full length with the token in flight are not in it.
         """
         preempted = self._grow_running()
         on_floor = self._hurry_owed()
@@ -109,11 +103,13 @@ class Scheduler:
         return schedule
 
     def launch(self, schedule: Schedule) -> None:
-        """The step is on its way: what it computes counts as computed for the next one."""
+        """The step is submitted: its tokens count as computed when the next one is planned."""
         schedule.ends = self._rows.launch(schedule.rows(), schedule.counts()).tolist()
 
     def advance(self, schedule: Schedule) -> None:
-        """The step has succeeded: others may find what it computed, as far as who computed it still holds it."""
+        """The step has succeeded: the full blocks that it computed become available to others, if their sequence still
+        runs.
+        """
         decodes, block_size = len(schedule.decodes), self._block_size
         for place in [place for place, end in enumerate(schedule.ends[:decodes]) if end % block_size == 0]:
             sequence, end = schedule.decodes[place], schedule.ends[place]
@@ -123,61 +119,60 @@ class Scheduler:
             if sequence.status is Status.RUNNING:
                 self._publish(sequence, end - tokens, end)
                 if end >= sequence.prompt_len:
-                    self._let_followers_go(sequence)
+                    self._queue_followers(sequence)
 
-    def took(self, work: Work, seconds: float) -> None:
-        """What a step of this work has taken: the next ones are planned by it, if there is a pace."""
+    def record_time(self, work: Work, seconds: float) -> None:
+        """The time that a step of this work took, for planning the next ones; ignored without a pace."""
         if self._pace is not None:
             self._pace.learn(work, seconds)
 
     def release(self, sequence: Sequence) -> None:
-        """The one way out, for whatever reason, from whatever state; a second call does nothing."""
+        """End a sequence, for any reason and from any state. Idempotent."""
         if sequence.status is Status.RUNNING:
             self._stop(sequence)
         elif sequence.status is Status.WAITING:
             self.waiting.remove(sequence)
         elif sequence.status is Status.HELD:
-            self._count_held(sequence, -1)
-        self._let_followers_go(sequence)
+            self._followers.leave(sequence)
+        self._queue_followers(sequence)
         sequence.status = Status.FINISHED
 
     def cached_tokens(self, sequence: Sequence) -> int:
-        """How many of the sequence's tokens would be found if it were admitted now."""
+        """How many of the sequence's tokens the cache would provide if it were admitted now."""
         return len(self._want(sequence).cached) * self._block_size
 
     def loads(self) -> dict[int, TierLoad]:
         """By the tier that sequences run as."""
-        waiting, running = self.waiting.counts(), self._ranks
+        waiting, running, held = self.waiting.counts(), self._ranks, self._followers.counts
         return {
             tier: TierLoad(
                 running=running[tier],
                 waiting=waiting.get(tier, 0),
-                held=self._held[tier],
-                held_blocks=self._held_blocks[tier],
+                held=held[tier],
+                held_blocks=self._followers.blocks[tier],
                 owed=self._service.owed(tier),
                 blocks=self._held_alone(tier),
             )
-            for tier in waiting.keys() | running.keys() | (+self._held).keys()
+            for tier in waiting.keys() | running.keys() | (+held).keys()
         }
 
     def check_idle(self) -> None:
-        """Asserts that no sequence is left, and that all blocks are free."""
+        """Assert that no sequence is left, and that all blocks are free."""
         assert not self.running
         assert not len(self.waiting)
-        assert not self.held_count
-        assert not self._followers
+        self._followers.check_idle()
         assert not self._ranks
         self._pool.check_idle()
 
     def check_integrity(self) -> None:
-        """Asserts the invariants. Holds between any two calls."""
+        """Assert the invariants. Valid between any two calls."""
         waiting = self.waiting.sequences()
         assert len(waiting) == len(self.waiting)
         assert all(sequence.status is Status.RUNNING for sequence in self.running)
         assert all(sequence.status is Status.WAITING for sequence in waiting)
         assert all(sequence.table is NO_TABLE for sequence in waiting), "a waiting sequence holds blocks"
         assert NO_TABLE.count == NO_TABLE.computed == 0
-        assert all(leader.status in {Status.WAITING, Status.RUNNING} for leader in self._followers)
+        self._followers.check_integrity()
         assert len(self.running) <= self._config.sequences_max
         assert self._ranks == Counter(sequence.rank for sequence in self.running)
         for sequence in self.running:
@@ -189,43 +184,33 @@ class Scheduler:
         self._pool.check_integrity(sequence.table for sequence in self.running)
 
     def _held_alone(self, rank: int) -> int:
-        """Blocks that the tables of this rank hold and no other does."""
+        """The number of blocks that only tables of this rank hold."""
         if rank not in self._ranks:
             return 0
         if len(self._ranks) == 1:
             return self._pool.usable - self._pool.free_count
-        # Not whole rows of the matrix: those are as long as the context, and this is asked after every step.
+        # Not whole rows of the matrix: those are as long as the context, and this runs after every step.
         tables = [sequence.table.ids for sequence in self.running if sequence.rank == rank]
         held = np.bincount(np.concatenate(tables))
         return int(((held > 0) & (held == self._pool.counts[: len(held)])).sum())
 
     def _waits_for_flight(self) -> bool:
-        """Whether there is nothing that could run, but for what ends or goes on with a token in flight."""
+        """Whether everything left depends on a token in flight, so that nothing can run now."""
         left = [*self.running, *self.waiting.sequences()]
         return not left or any(sequence.in_flight for sequence in left)
-
-    def _count_held(self, follower: Sequence, by: int) -> None:
-        # The full blocks of the prompt are shared, but for one that its last token fills: each computes that token.
-        shared = (follower.prompt_len - 1) // self._block_size
-        self._held[follower.tier] += by
-        self._held_blocks[follower.tier] += by * (self._blocks_for(follower.prompt_len + 1) - shared)
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self._block_size)
 
-    def _let_followers_go(self, leader: Sequence) -> None:
-        for follower in self._followers.pop(leader, []):
-            if follower.status is Status.HELD:
-                self._count_held(follower, -1)
-                follower.chain = leader.chain.fork(follower.prompt_len // self._block_size)
-                follower.status = Status.WAITING
-                self.waiting.add(follower)
+    def _queue_followers(self, leader: Sequence) -> None:
+        for follower in self._followers.release(leader):
+            self.waiting.add(follower)
 
     def _grow_running(self) -> int:
-        """Give each running sequence the blocks of all its tokens. How many were preempted for it."""
+        """Give each running sequence the blocks for all its tokens. Returns how many were preempted for it."""
         preempted = 0
         for sequence in sorted(self._rows.growing(), key=_by_rank):
-            # A victim of this loop waits by now, and asks for nothing.
+            # A sequence that this loop preempted is not running any more.
             while sequence.status is Status.RUNNING:
                 blocks = self._pool.allocate(self._blocks_for(len(sequence.tokens)) - sequence.table.count)
                 if blocks is not None:
@@ -237,7 +222,9 @@ class Scheduler:
         return preempted
 
     def _hurry_owed(self) -> bool:
-        """Let one prompt of each tier that is owed its floor share run as the most urgent. Whether any does since."""
+        """Let one prompt of each tier that is owed its floor share run with the most urgent rank. Returns whether any
+        does now.
+        """
         owed = {rank for rank in self._ranks if rank > _MOST_URGENT and self._service.owed(rank)}
         if not owed:
             return False
@@ -251,7 +238,7 @@ class Scheduler:
         return bool(hurried)
 
     def _publish(self, sequence: Sequence, before: int, computed: int) -> None:
-        """The blocks that the tokens between have filled."""
+        """Register the blocks that the tokens from `before` to `computed` have filled."""
         start, end = before // self._block_size, computed // self._block_size
         names = sequence.chain.names(sequence.tokens, end)[start:]
         blocks: list[int] = sequence.table.ids[start:end].tolist()
@@ -276,12 +263,12 @@ class Scheduler:
         self.waiting.add(sequence)
 
     def _admit(self, draft: Draft, preempted: int, *, on_floor: bool) -> int:
-        """Admit whose turn it is while there is room and budget. How many this step has preempted, then."""
+        """Admit sequences in turn while there is room and budget. Returns how many this step has preempted in all."""
         if self._is_full_for_all():
             return preempted
-        reserved = False  # what is free is left to a sequence on the floor share that has no room yet
+        reserved = False  # free blocks are left to a sequence on the floor share that has no room yet
         while (sequence := self.waiting.head(strict=on_floor)) is not None:
-            # Only one goes on the floor share in a step: the service learns what it costs only when the step has run.
+            # At most one per step gets the floor share: the service is charged for it only when the step is launched.
             floor = not on_floor and self._service.owed(sequence.tier)
             rank = _MOST_URGENT if floor else sequence.tier
             if not draft.has_room(rank):
@@ -297,15 +284,15 @@ class Scheduler:
             preempted += victims_found
             self._start(sequence, want, rank=rank)
             draft.admit(sequence)
-            self.waiting.count_ahead(sequence, self._service.worth(input_tokens=sequence.unpaid))
+            self.waiting.count_ahead(sequence, self._service.weighted(input_tokens=sequence.unpaid))
             if preempted:
                 break
         self.waiting.settle()
         return preempted
 
     def _is_full_for_all(self) -> bool:
-        """Whether every place is taken, and by nobody who would give way to one that waits: then whose turn it is need
-        not be found out, which takes a turn for each tenant whose counter has grown.
+        """Whether every place is taken, and no waiting sequence is urgent enough to preempt one. Then the next in turn
+        need not be found, which costs an iteration for each tenant whose counter has grown.
         """
         full = len(self.running) == self._config.sequences_max
         return full and self.waiting.most_urgent >= self._least_urgent
@@ -313,7 +300,7 @@ class Scheduler:
     def _find_place(
         self, sequence: Sequence, draft: Draft, preempted: int, *, reserved: bool
     ) -> tuple[Want, int] | None:
-        """What it needs, and how many have given way to it. None if there is no room."""
+        """The blocks that the sequence needs, and how many were preempted for it. None if there is no room."""
         urgent = self._least_urgent > sequence.tier
         if not urgent and (reserved or preempted or len(self.running) == self._config.sequences_max):
             return None
@@ -324,7 +311,7 @@ class Scheduler:
         return (want, victims_found) if victims_found else None
 
     def _want(self, sequence: Sequence) -> Want:
-        # One token at least is computed, since its logits are wanted.
+        # At least one token is computed, since its logits are needed.
         names = sequence.chain.names(sequence.tokens, (len(sequence.tokens) - 1) // self._block_size)
         cached = self._pool.cache.find(names)
         return Want(cached, self._blocks_for(len(sequence.tokens)) - len(cached))
@@ -332,17 +319,19 @@ class Scheduler:
     def _fits(self, want: Want) -> bool:
         if len(self.running) >= self._config.sequences_max:
             return False
-        # With nobody beside it to grow, the watermark would only keep a large prompt waiting for ever.
+        # If nothing else runs, nothing else grows, and the watermark would keep a large prompt waiting for ever.
         spare = self._watermark_blocks if self.running else 0
         return want.fresh + spare <= self._pool.free_count - self._pool.free_among(want.cached)
 
     @property
     def _least_urgent(self) -> int:
-        """The rank of those that would be preempted first."""
+        """The rank of the sequences that would be preempted first."""
         return max(self._ranks, default=_MOST_URGENT)
 
     def _make_room(self, sequence: Sequence, want: Want) -> int:
-        """Preempt less urgent sequences for this one. How many; none if it would be to no avail."""
+        """Preempt less urgent sequences for this one. Returns how many; 0, preempting none, if that would not
+        suffice.
+        """
         ranks = {rank for rank in self._ranks if rank > sequence.tier and not self._service.owed(rank)}
         candidates = [other for other in self.running if other.rank in ranks]
         if not candidates:

@@ -23,7 +23,7 @@ _NONE = frozenset[int]()
 
 
 class Status(Enum):
-    HELD = auto()  # waits until another choice has computed the prompt that they share
+    HELD = auto()  # waits for another choice to compute the prompt that they share
     WAITING = auto()  # holds no block; perhaps preempted
     RUNNING = auto()  # holds the blocks of all its tokens
     FINISHED = auto()  # holds no block, and never will again
@@ -31,7 +31,7 @@ class Status(Enum):
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """Who is charged: one object for each tier and tenant that has requests here."""
+    """Whom the service charges: one object for each tier and tenant that has requests here."""
 
     tier: int
     tenant: str
@@ -44,21 +44,21 @@ class Sequence:
     choice: int
     account: Account
     arrival: int  # unique, in the order of arrival
-    tokens: list[int]  # prompt and output; what a step in flight will sample is `~row` of that step, below 0
+    tokens: list[int]  # prompt and output; a token in flight is `~row` of its step, which is negative
     prompt_len: int
-    tokens_max: int  # with so many tokens the sequence has its full length
+    tokens_max: int  # the full length of the sequence
     sampling: SamplingParams
     chain: Chain
     table: BlockTable = NO_TABLE
     ends: frozenset[int] = frozenset()  # tokens that end the text
     text: Detokenizer = field(default_factory=Detokenizer)
-    seen: TokenCounts | None = None  # from the first draw on, if there are penalties
-    manner: Manner = ()  # of all its draws to come, once it is settled
+    seen: TokenCounts | None = None  # set at the first draw, if there are penalties
+    manner: Manner = ()  # of all its further draws, once it cannot change any more
     status: Status = Status.WAITING
     rank: int = 0  # while it runs: the tier that it runs as, its own or, on the floor share, the most urgent
     turn: int = 0  # while it runs: unique, in the order of admission
     preemptions: int = 0
-    reached: int = 0  # tokens that were computed when it was preempted
+    reached: int = 0  # the most tokens that were computed when it was preempted
 
     @property
     def tier(self) -> int:
@@ -78,12 +78,14 @@ class Sequence:
 
     @property
     def unpaid(self) -> int:
-        """Tokens of its prompt that its tenant will pay for, or none if it was preempted and has paid for some."""
+        """Tokens of its prompt that its tenant has yet to be charged for; 0 if it was preempted, since some were
+        charged then.
+        """
         return 0 if self.preemptions else max(self.prompt_len - self.num_computed, 0)
 
     @property
     def decodes(self) -> bool:
-        """Whether it lacks nothing but the key and value of its last token, which it has sampled itself."""
+        """Whether it lacks only K and V of its last token, which it has sampled itself."""
         return self.num_computed == len(self.tokens) - 1 >= self.prompt_len
 
     @property
@@ -92,16 +94,16 @@ class Sequence:
 
     @property
     def in_flight(self) -> bool:
-        """Whether its last token is not known yet."""
+        """Whether its last token is still in flight."""
         return self.tokens[-1] < 0
 
     def forget_flight(self) -> None:
-        """It has ended: nobody will be told what is sampled yet."""
+        """Drop the tokens in flight: the sequence has ended, and nobody gets them."""
         while self.tokens[-1] < 0:
             self.tokens.pop()
 
     def next_manner(self) -> Manner:
-        """How the token after the last one is drawn, when that is not settled."""
+        """How the next token is drawn, while `manner` is not set."""
         sampling = self.sampling
         banned = self.ends if self.num_generated < sampling.min_tokens else _NONE
         manner: Manner = (

@@ -1,16 +1,16 @@
-"""Service counters: virtual tokens served per tier and tenant, and the floor share of less urgent tiers.
+"""Service counters: the weighted tokens served per tier and tenant, and the floor share of less urgent tiers.
 
-Owns numbers alone: no sequence, no queue, no clock. Whoever hands out work asks here whose turn it is, and charges what
-was done. The engine's thread and the event loop share one instance, so a lock guards it.
+Owns numbers only: no sequence, no queue, no clock. The scheduler and the intake ask here whose turn it is, and charge
+the work done. The engine's thread and the event loop share one instance, so a lock guards it.
 
 Fairness within a tier (Sheng and others, Fairness in Serving Large Language Models, OSDI 2024): a counter grows by the
-weighted tokens that its tenant was served, and the least counter is served next. A tenant that comes back from idling
-is lifted to the least counter of those who are active: it has no claim to what it did not ask for. Invariant: a
-counter never falls while its tenant is active, so a number read earlier is a lower bound.
+weighted tokens that its tenant was served, and the tenant with the least counter is served next. A tenant that returns
+from idling is raised to the least counter of the active ones: it has no claim to service that it did not ask for.
+Invariant: a counter never falls while its tenant is active, so a value read earlier is a lower bound.
 
-Between tiers the most urgent goes first, but each less urgent one that has work is owed `floor_share` of all service.
-What it is owed grows with every token that the tiers get while a more urgent one has work, and shrinks by what it gets
-itself; from `OWED_TOKENS` on it has the next turn.
+Between tiers the most urgent goes first, but each less urgent tier with work is owed `floor_share` of all service. What
+it is owed grows with every token that the tiers are served while a more urgent tier has work, and shrinks by what it is
+served itself; from `OWED_TOKENS` on it has the next turn.
 """
 
 import threading
@@ -22,19 +22,21 @@ from typing import Literal
 
 Place = Literal["engine", "queue"]  # where a tenant has work: in the engine, or in the queue that jobs wait in
 
-OWED_TOKENS = 1_024.0  # weighted; less would hand a turn to a tier that has only just begun to wait
-CREDIT_TOKENS_MAX = 4_096.0  # what a tier can be owed, however long it found no room
-DEBT_TOKENS_MAX = 16_384.0  # what it can have had in advance, however long its prompts are
+OWED_TOKENS = 1_024.0  # weighted; less would give a turn to a tier that has only just begun to wait
+CREDIT_TOKENS_MAX = 4_096.0  # the most that a tier can be owed, however long it found no room
+DEBT_TOKENS_MAX = 16_384.0  # the most that it can get in advance, however long its prompts are
 IDLE_TENANTS_MAX = 4_096  # per tier; beyond it the one that has been idle longest is forgotten
 
 
 @dataclass(slots=True)
 class _Tier:
-    counters: dict[str, float] = field(default_factory=dict[str, float])  # of active and of idle tenants
-    places: dict[str, set[Place]] = field(default_factory=dict[str, set[Place]])  # of active ones
+    counters: dict[str, float] = field(default_factory=dict[str, float])  # of active and idle tenants
+    places: dict[str, set[Place]] = field(default_factory=dict[str, set[Place]])  # of active tenants
     idle: OrderedDict[str, None] = field(default_factory=OrderedDict[str, None])  # longest idle first
-    bounds: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])  # a heap: counters, perhaps older
-    base: float = 0.0  # the counter of the last tenant that left nobody behind
+    bounds: list[tuple[float, str]] = field(
+        default_factory=list[tuple[float, str]]
+    )  # a heap of lower bounds of counters
+    base: float = 0.0  # the counter of the last tenant to leave the tier empty
     credit: float = 0.0
 
     def least(self) -> float:
@@ -58,7 +60,7 @@ class _Tier:
         self.places[tenant] = set()
         self.idle.pop(tenant, None)
         heappush(self.bounds, (self.counters[tenant], tenant))
-        if len(self.bounds) > 2 * len(self.places) + IDLE_TENANTS_MAX:  # most belong to tenants that have left
+        if len(self.bounds) > 2 * len(self.places) + IDLE_TENANTS_MAX:  # most entries are of tenants that have left
             self.bounds = [(self.counters[name], name) for name in self.places]
             heapify(self.bounds)
 
@@ -67,14 +69,14 @@ class _Tier:
         self.idle[tenant] = None
         if not self.places:
             self.base = max(self.base, self.counters[tenant])
-            self.credit = min(self.credit, 0.0)  # nobody is owed what nobody waits for
+            self.credit = min(self.credit, 0.0)  # an empty tier is owed nothing
         if len(self.idle) > IDLE_TENANTS_MAX:
             forgotten, _ = self.idle.popitem(last=False)
             del self.counters[forgotten]
 
 
 class Service:
-    """Weights are per token. Raises ValueError for a share that could not be kept."""
+    """Weights are per token. Raises ValueError for weights or a share out of range."""
 
     def __init__(self, *, input_weight: float = 1.0, output_weight: float = 2.0, floor_share: float = 0.05) -> None:
         if min(input_weight, output_weight) < 0 or not 0 <= floor_share < 1:
@@ -90,7 +92,7 @@ class Service:
         return self._floor_share
 
     def arrived(self, tier: int, tenant: str, place: Place = "engine") -> None:
-        """The tenant has work at `place`. Says nothing new when it had."""
+        """The tenant has work at `place`. Idempotent."""
         with self._lock:
             state = self._tiers.setdefault(tier, _Tier())
             if tenant not in state.places:
@@ -98,7 +100,7 @@ class Service:
             state.places[tenant].add(place)
 
     def left(self, tier: int, tenant: str, place: Place = "engine") -> None:
-        """The tenant has no work at `place` any more. It is idle when it has none anywhere."""
+        """The tenant has no more work at `place`. Without work at any place, it is idle."""
         with self._lock:
             state = self._tiers.get(tier)
             if state is None or tenant not in state.places:
@@ -107,16 +109,16 @@ class Service:
             if not state.places[tenant]:
                 state.leave(tenant)
 
-    def worth(self, *, input_tokens: int = 0, output_tokens: int = 0) -> float:
-        """By how much computing these tokens raises a counter."""
+    def weighted(self, *, input_tokens: int = 0, output_tokens: int = 0) -> float:
+        """The amount by which computing these tokens raises a counter."""
         return input_tokens * self._input_weight + output_tokens * self._output_weight
 
     def charge(self, tier: int, tenant: str, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
-        """Tokens that were computed for an active tenant, for the first time."""
-        self.charge_all([(tier, tenant, self.worth(input_tokens=input_tokens, output_tokens=output_tokens))])
+        """Charge an active tenant for tokens that were computed for the first time."""
+        self.charge_all([(tier, tenant, self.weighted(input_tokens=input_tokens, output_tokens=output_tokens))])
 
     def charge_all(self, amounts: Iterable[tuple[int, str, float]]) -> None:
-        """The same of a whole step: by how much to raise whose counters, in what tier."""
+        """Charge a whole step: (tier, tenant, amount) for each."""
         of_tiers = defaultdict[int, float](float)
         with self._lock:
             for tier, tenant, amount in amounts:
@@ -128,7 +130,9 @@ class Service:
                 self._balance(tier, amount)
 
     def level(self, tier: int, tenant: str) -> float:
-        """The tenant's counter; the least is served first. For an idle tenant, what it would be if it arrived now."""
+        """The tenant's counter; the least is served first. For an idle tenant, the counter that it would start with
+        now.
+        """
         with self._lock:
             state = self._tiers.get(tier)
             return 0.0 if state is None else state.level(tenant)
@@ -140,7 +144,7 @@ class Service:
             return sorted(waiting, key=lambda tier: (not self._owed(tier, first), tier))
 
     def owed(self, tier: int) -> bool:
-        """Whether the tier's next turn comes before that of a more urgent one."""
+        """Whether the tier is due its floor share, so that its next turn comes before that of a more urgent tier."""
         with self._lock:
             return self._owed(tier, self._most_urgent())
 
@@ -152,7 +156,7 @@ class Service:
         return state is not None and most_urgent is not None and tier > most_urgent and state.credit >= OWED_TOKENS
 
     def _balance(self, served: int, amount: float) -> None:
-        """Each tier that a more urgent one keeps waiting earns its share, and pays for what it gets."""
+        """Credit each tier that a more urgent one keeps waiting with its share, and debit what it was served."""
         first = self._most_urgent()
         for tier, state in self._tiers.items():
             if first is None or tier <= first:

@@ -1,6 +1,6 @@
 """Copies between numpy and the device, in both directions, that do not wait.
 
-Knows no batch. Invariant: an array that was given to `up` or `into` is not changed afterwards.
+Knows no batch. Invariant: an array passed to `up` or `into` is not changed afterwards.
 """
 
 from typing import Any
@@ -16,18 +16,18 @@ class Staging:
         self._pins = device.type == "cuda"
 
     def up(self, array: NDArray[Any]) -> Tensor:
-        """A tensor of its own on the device."""
+        """A new tensor on the device with the array's values."""
         return self._host(array).to(self.device, non_blocking=True)
 
     def into(self, target: Tensor, array: NDArray[Any]) -> None:
-        """Over the first rows and columns of a tensor that stays where it is."""
+        """Overwrite the first rows and columns of a tensor, which keeps its address."""
         place = target[tuple(slice(size) for size in array.shape)]
-        # Whole rows go straight to their place; parts of rows in one piece first, and are spread by the device.
+        # Whole rows are copied directly; parts of rows are copied in one piece first, and the device distributes them.
         source = self._host(array)
         place.copy_(source if place.is_contiguous() else source.to(self.device, non_blocking=True), non_blocking=True)
 
     def down(self, *tensors: Tensor) -> "Landing":
-        """On their way to the host."""
+        """Start copying the tensors to the host."""
         if not self._pins:
             return Landing(tensors, None)
         hosts = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]

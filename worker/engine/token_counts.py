@@ -1,6 +1,6 @@
-"""Which tokens a sequence has seen, and how often it has generated each: all that the penalties need.
+"""Which tokens a sequence contains, and how often it has generated each: the input of the penalties.
 
-Grows with the sequence, so that a step costs one token and not the whole text. Invariant: each token is there once.
+Grows with the sequence, so that a step costs one token and not the whole text. Invariant: each token is listed once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ class TokenCounts:
 
     @property
     def generated(self) -> NDArray[np.float32]:
-        """[ids] 0 for a token of the prompt alone."""
+        """[ids] how often each was generated; 0 for a token that only the prompt contains."""
         return self._generated[: len(self._index)]
 
     def add(self, output: Iterable[int]) -> None:

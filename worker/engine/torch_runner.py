@@ -20,7 +20,7 @@ from worker.models.decoder import KvPool, StepTensors
 from worker.models.load import LoadedModel
 from worker.models.whole_layers import decoder
 
-WARM_TOKENS = (1, 8)  # of one sequence, all of it in the null block
+WARM_TOKENS = (1, 8)  # of one sequence, written to the null block
 
 
 class TorchRunner:
@@ -34,7 +34,7 @@ class TorchRunner:
         self.block_size = block_size
         self.blocks_total = blocks_total
         self._device = model.device
-        # No sequence is longer than the pool: a context of a million tokens must not cost tables for all its positions.
+        # No sequence is longer than the pool: a context of a million tokens must not need tables for all its positions.
         held = max(blocks_total * block_size, *WARM_TOKENS)
         reached = replace(config, context_length=min(config.context_length, held))
         self._decoder = decoder(reached, model.weights, ops)
@@ -47,7 +47,9 @@ class TorchRunner:
         self._warm_up()
 
     def _warm_up(self) -> None:
-        """Steps of one and of several rows that write nothing: what is compiled when first called is compiled now."""
+        """Run steps of one and of several rows that write nothing, so that everything compiled on first call is
+        compiled now.
+        """
         for tokens in WARM_TOKENS:
             sequence = np.array([0, tokens], np.int32)
             self._decoder.forward(
@@ -77,7 +79,7 @@ class TorchRunner:
         return sample(logits, batch.samples) if batch.samples else Sampled([], [])
 
     def close(self) -> None:
-        """Give the KV pool's memory back."""
+        """Release the KV pool's memory."""
         self._pool.clear()
 
     def _tensor(self, array: NDArray[np.int64] | NDArray[np.int32]) -> Tensor:
@@ -85,8 +87,8 @@ class TorchRunner:
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """On a CPU, pages that the system clears when they are first touched: torch would touch all of it at once, for most
-    of a second with 1 GiB, and it would count as used.
+    """On a CPU, pages that the system clears when they are first touched. Torch would touch all of them at once, which
+    takes most of a second for 1 GiB, and all of it would count as used.
     """
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)

@@ -1,8 +1,8 @@
-"""Truncation: which tokens may be drawn by min_p, top_k and top_p, in this order, as one least logit ("floor") per row.
+"""Truncation: which tokens min_p, top_k and top_p, in this order, let be drawn, as one least logit ("floor") per row.
 
-Looks at the most likely tokens first, and sorts a row only if very many of its tokens may be drawn. Tokens equal
+Examines the most likely tokens first, and sorts a whole row only if very many of its tokens may be drawn. Tokens equal
 to the last one kept stay in, so nothing depends on the order of a sort. Every sum is over a row by itself: torch may
-split a plain sum between threads by the shape of the whole tensor, softmax and cumsum never split a row.
+split a plain sum between threads by the shape of the whole tensor; softmax and cumsum never split a row.
 """
 
 import math
@@ -14,8 +14,8 @@ from torch import Tensor
 
 from worker.engine.batch import SampleParams
 
-CANDIDATES = 64  # looked at first
-CANDIDATES_MORE = 4096  # then; at last all
+CANDIDATES = 64  # how many are examined first
+CANDIDATES_MORE = 4096  # how many then; finally all
 
 
 def truncates(p: SampleParams) -> bool:
@@ -24,7 +24,7 @@ def truncates(p: SampleParams) -> bool:
 
 @dataclass(slots=True)
 class Limits:
-    """Of each row, all [rows, 1]."""
+    """The limits of each row, all [rows, 1]."""
 
     top_p: Tensor  # 1 is off
     top_k: Tensor  # 0 is off
@@ -46,8 +46,8 @@ class Limits:
 
 
 def floors_of(top: Tensor, totals: Tensor, limits: Limits) -> tuple[Tensor, Tensor]:
-    """[rows, 1] floors as far as the n most likely logits of each row tell, [rows, n] in descending order; and [rows]
-    bool whether they do: if not, more than n tokens may be drawn. totals: [rows, 1] log of the sum of exp over the row.
+    """[rows, 1] floors, given the n most likely logits of each row, [rows, n] in descending order; and [rows] bool,
+    whether they suffice: if not, more than n tokens may be drawn. totals: [rows, 1] log of the sum of exp over the row.
     """
     last, n = top[:, -1:], top.shape[1]
     floors = torch.full_like(last, -math.inf)
@@ -58,7 +58,9 @@ def floors_of(top: Tensor, totals: Tensor, limits: Limits) -> tuple[Tensor, Tens
         inside = floors > last
         alive = torch.where(top < floors, -math.inf, top)
         totals = torch.where(inside, top[:, :1] - alive.log_softmax(-1)[:, :1], totals)
-    edge = torch.searchsorted((alive - totals).exp_().cumsum_(-1), limits.top_p)  # the first that reaches it
+    edge = torch.searchsorted(
+        (alive - totals).exp_().cumsum_(-1), limits.top_p
+    )  # the first token at which the sum reaches top_p
     reached = (edge < n) & (limits.top_p < 1)
     floors = torch.where(reached, torch.maximum(top.gather(1, edge.clamp_(max=n - 1)), floors), floors)
     uncut = (limits.top_k == 0) & torch.isneginf(limits.min_p_log)
@@ -66,7 +68,7 @@ def floors_of(top: Tensor, totals: Tensor, limits: Limits) -> tuple[Tensor, Tens
 
 
 def floors_of_wide(values: Tensor, totals: Tensor, limits: Limits) -> Tensor:
-    """[rows, 1] floors of whole rows [rows, vocab] that the first candidates do not tell."""
+    """[rows, 1] floors of whole rows [rows, vocab] for which the first candidates did not suffice."""
     vocab_size = values.shape[1]
     floors, complete = floors_of(_most_likely(values, min(CANDIDATES_MORE, vocab_size)), totals, limits)
     rest = (~complete).nonzero().squeeze(1)
@@ -77,7 +79,7 @@ def floors_of_wide(values: Tensor, totals: Tensor, limits: Limits) -> Tensor:
 
 
 def log_total(values: Tensor, best: Tensor) -> Tensor:
-    """[rows, 1] log of the sum of exp over each row; best: [rows, 1] where its largest value is."""
+    """[rows, 1] log of the sum of exp over each row; best: [rows, 1] the index of its largest value."""
     return values.gather(1, best) - values.log_softmax(-1).gather(1, best)
 
 

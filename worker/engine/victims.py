@@ -1,10 +1,10 @@
 """Which running sequences are preempted when there is no room. Reads the sequences and the pool, changes nothing.
 
-The order of victims: the least urgent tier first; in it the one whose work is cheapest to do again, not counting what
-others hold too and so keep alive; among equals the last to arrive. (A choice that ignores the work costs 10 to 23 % of
-all computation, vLLM #54644.) Cheapest first alone could hit a short sequence for ever while long ones come and go, so
-one that has been a victim `SPENT` times comes after all others of its rank, and of these the first to arrive is the
-last. It is never a victim while another of its rank runs; so it ends, and then the next.
+The order of victims: the least urgent tier first; within it the sequence whose work is cheapest to repeat, not counting
+blocks that others hold too and so keep; among equals the last to arrive. (A choice that ignores the work costs 10 to 23
+% of all computation, vLLM #54644.) Cheapest first alone could hit a short sequence for ever while long ones come and
+go. So a sequence that has been a victim `SPENT` times comes after all others of its rank, and of these the first to
+arrive is the last: it is never a victim while another of its rank runs. So it ends, and then the next one.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,10 +20,10 @@ SPENT = 4
 
 
 class Want(NamedTuple):
-    """What a waiting sequence needs in order to run."""
+    """The blocks that a waiting sequence needs in order to run."""
 
-    cached: list[int]  # blocks that it found
-    fresh: int  # blocks that it must compute
+    cached: list[int]  # blocks that the prefix cache has
+    fresh: int  # how many further blocks
 
 
 def worst(running: Iterable[Sequence], pool: BlockPool, block_size: int) -> Sequence:
@@ -34,8 +34,8 @@ def worst(running: Iterable[Sequence], pool: BlockPool, block_size: int) -> Sequ
 def for_urgent(
     want: Want, candidates: list[Sequence], pool: BlockPool, *, others: int, spare: int, block_size: int
 ) -> list[Sequence]:
-    """Which of the candidates must give way so that `want` fits beside those that go on (the `others` among them), with
-    `spare` blocks for their growth: at least one, no more than needed, and nobody if all of them would not be enough.
+    """The candidates to preempt so that `want` fits beside the sequences that continue (the `others` among them), with
+    `spare` blocks for their growth: at least one, no more than needed, and none if preempting all would not be enough.
     """
 
     def enough(counts: NDArray[np.int32], victims: int) -> bool:
@@ -53,7 +53,7 @@ def for_urgent(
         counts[sequence.table.ids] -= 1
         if enough(counts, len(chosen)):
             break
-    # What came last may have made others unnecessary: spare the dearest of them first.
+    # The last ones may have made others unnecessary: spare the most expensive of them first.
     for sequence in chosen[-2::-1]:
         counts[sequence.table.ids] += 1
         if enough(counts, len(chosen) - 1):
@@ -64,7 +64,7 @@ def for_urgent(
 
 
 def _order(pool: BlockPool, block_size: int) -> Callable[[Sequence], tuple[int, bool, int, int]]:
-    """The greatest is the first victim."""
+    """A sort key: the greatest is the first victim."""
 
     def key(sequence: Sequence) -> tuple[int, bool, int, int]:
         spent = sequence.preemptions >= SPENT

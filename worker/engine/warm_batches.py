@@ -1,8 +1,8 @@
-"""Warm-up batches that contain one of everything, so that a runner compiles whatever a later step could need.
+"""Warm-up batches that together contain every kind of work, so that a runner compiles whatever a later step could need.
 
-Kernels are compiled per type and fixed stride, and launches of torch per kind of sampling, never per number of tokens
-or sequences; the largest and smallest sizes are run all the same. Invariant: rows write to the null block alone, which
-nobody reads.
+Kernels are compiled per type and fixed stride, and torch's launches per kind of sampling, never per number of tokens or
+sequences; the largest and smallest sizes are run all the same. Invariant: rows write only to the null block, which is
+never read.
 """
 
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ import numpy as np
 from worker.engine.batch import Batch, LogitBias, SampleParams
 from worker.engine.token_counts import TokenCounts
 
-_KINDS = 4  # of sampling, of which a decode step of each size has all that it has rows for
-_LOGPROBS = 20  # as many alternatives as the API gives
+_KINDS = 4  # of sampling; a decode step of each size has as many of them as it has rows
+_LOGPROBS = 20  # the API's maximum of alternatives
 
 
 def warm_batches(
@@ -25,7 +25,9 @@ def warm_batches(
     block_size: int,
     vocab_size: int,
 ) -> Iterator[Batch]:
-    """Decode steps of these sizes, prompts from one token to the whole budget, and the step that takes most memory."""
+    """Decode steps of these sizes, prompts from one token to the whole budget, and the step that needs the most
+    memory.
+    """
     for rows in decode_rows:
         yield _batch([1] * rows, block_size, vocab_size)
     longest = min(tokens_max, context_length - 1)
@@ -40,7 +42,7 @@ def warm_batches(
 
 
 def _largest(sequences: int, tokens_max: int, longest: int, block_size: int, vocab_size: int) -> Batch:
-    """As many sequences as there can be, with all the tokens that they can have, and log-probabilities of each."""
+    """As many sequences as there can be, with as many tokens as they can have, and log-probabilities of each."""
     lengths, left = [1] * sequences, tokens_max - sequences
     for index in range(sequences):
         more = min(left, longest - 1)

@@ -17,13 +17,13 @@ NOTHING = RequestTotals(prompt_tokens=0, cached_tokens=0, completion_tokens=0)
 class Failure:
     """Why this worker ends an attempt early."""
 
-    code: str  # stable: `wire.End.error`
+    code: str  # a stable code: `wire.End.error`
     message: str  # one sentence for the client
 
 
 @dataclass(slots=True, frozen=True)
 class Ending:
-    """How an attempt ends: what its bill and its End say."""
+    """How an attempt ends: the content of its bill and its End."""
 
     outcome: wire.Outcome
     totals: RequestTotals
@@ -45,8 +45,8 @@ class Attempt:
     first_token_at: float | None = None
     finishes: set[str] = field(default_factory=set[str])
     cancelled: wire.CancelReason | None = None
-    failure: Failure | None = None  # aborted by this worker, for this reason
-    ending: bool = False  # its bill is on its way, then its end is sent
+    failure: Failure | None = None  # why this worker aborted it
+    ending: bool = False  # its bill is being sent, and then its end
 
     @property
     def trace_id(self) -> str | None:
@@ -64,7 +64,7 @@ class Attempt:
         """The engine's chunk as the next item of this attempt."""
         ids = wire.pack_ids(chunk.ids)
         logprobs = None if chunk.logprobs is None else tuple(_on_wire(entry) for entry in chunk.logprobs)
-        self.seq += 1  # after all that may fail: what does not go out leaves no hole
+        self.seq += 1  # after everything that may fail, so that an item that is not sent leaves no hole
         self.tokens += len(chunk.ids)
         if self.first_token_at is None:
             self.first_token_at = now
@@ -86,7 +86,7 @@ class Attempt:
         return wire.RollEntry(request=self.job.request, attempt=self.job.attempt, seq=self.seq, tokens=self.tokens)
 
     def end(self, ending: Ending) -> wire.End:
-        """The last item. Made when it is sent and not before: a roll must not count what did not go out."""
+        """The last item. It is made when it is sent, not before: a roll must not count what was not sent."""
         self.seq += 1
         totals = ending.totals
         return wire.End(
@@ -172,7 +172,7 @@ class Attempts:
             del self._by_gateway[attempt.job.gateway]
 
     def prompt_tokens_left(self) -> int:
-        """Of the attempts that have no token yet."""
+        """The prompt tokens of attempts that have no output token yet."""
         return sum(attempt.prompt_tokens for attempt in self._by_key.values() if attempt.first_token_at is None)
 
     def all(self) -> list[Attempt]:
@@ -185,11 +185,4 @@ class Attempts:
         return list(self._by_gateway.get(gateway, {}).values())
 
     def roll(self, gateway: str) -> wire.Roll:
-        return wire.Roll(
-            entries=tuple(
-                wire.RollEntry(
-                    request=attempt.job.request, attempt=attempt.job.attempt, seq=attempt.seq, tokens=attempt.tokens
-                )
-                for attempt in self.of_gateway(gateway)
-            )
-        )
+        return wire.Roll(entries=tuple(attempt.roll_entry() for attempt in self.of_gateway(gateway)))

@@ -16,7 +16,7 @@ from shared.clock import Clock
 from shared.silence import Silence
 from worker.link.limits import LinkLimits
 
-FORGET_AFTER = 4  # times the silence after which a gateway's requests are aborted
+FORGET_AFTER = 4  # as a multiple of the silence after which a gateway's requests are aborted
 
 
 class Beats:
@@ -45,33 +45,35 @@ class Beats:
         await self._bus.subscribe(subjects.worker_beat_subject(self._worker), self._on_own_beat)
 
     async def run(self) -> None:
-        """For ever."""
+        """Runs for ever."""
         while True:
             await self.beat()
             await asyncio.sleep(self._limits.beat_s)
 
     async def beat(self) -> None:
-        if self._bus.ready:  # never into the buffer of a lost connection: old beats would say nothing
+        if self._bus.ready:  # not into the buffer of a lost connection, which would deliver outdated beats later
             with contextlib.suppress(BusUnavailable):
                 await self._bus.publish(subjects.worker_beat_subject(self._worker), wire.encode(self._state()))
 
     async def reconnected(self) -> None:
-        """An ensure hook for the bus: beats were missed, nobody is silent for it."""
+        """An ensure hook for the bus: beats were missed, so no gateway counts as silent for it."""
         self._silence.reset()
 
     def alive(self, gateway: str) -> bool:
-        """False only for a gateway that we would have heard. One that was never heard is expected from now on."""
+        """False only for a gateway whose beats should have been heard. One that was never heard is watched from now
+        on.
+        """
         now = self._clock.monotonic()
         self._silence.watch(gateway, now)
         return not self._silence.is_silent(gateway, now)
 
     def gateways(self) -> list[str]:
-        """All that are not silent."""
+        """All gateways that are not silent."""
         silent = set(self._silence.silent(self._clock.monotonic()))
         return [gateway for gateway in self._silence.peers() if gateway not in silent]
 
     def forgotten(self) -> list[str]:
-        """Gateways that have been silent for so long that they will not come back; each is named once."""
+        """Gateways silent for so long that they will not come back. Each is returned once."""
         now = self._clock.monotonic()
         gone = [
             gateway

@@ -140,7 +140,7 @@ class EngineThread:
         step = self._engine.step() if self._engine.has_work else None
         step_s = time.perf_counter() - started
         if step is not None:
-            self._engine.took(step, step_s)
+            self._engine.record_time(step, step_s)
         return Report(self._engine.stats(), added, refused, aborted, step, step_s)
 
     # -- on the loop

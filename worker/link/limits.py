@@ -11,7 +11,7 @@ class LinkLimits(msgspec.Struct, frozen=True, kw_only=True):
     gateway_silence_s: float = 5.0  # the requests of a gateway without a beat for so long are aborted and billed
     hesitate_s: float = 0.05  # how long a job that does not fit is left to other workers, and then between two tries
     bill_timeout_s: float = 5.0  # the end of an attempt waits this long for its usage event to be durable
-    run_slack_s: float = 10.0  # beyond Job.run_ms; the gateway enforces the deadline, this only sweeps up
+    run_slack_s: float = 10.0  # beyond Job.run_ms; the gateway enforces the deadline, this is a safety net
     usage_drain_s: float = 10.0  # how long leaving waits for bills
     frame_bytes_max: int = 512 * 1024
     outbox_items_max: int = 100_000  # not yet handed to NATS; beyond it items are dropped and their attempts lost

@@ -33,12 +33,12 @@ from worker.link.outbox import Outbox
 from worker.link.pace import Pace
 from worker.link.room import Room
 
-SHUTDOWN_WAIT_S = 5.0  # for the ends of what was aborted at the end of a drain, and for the engine's last step
+SHUTDOWN_WAIT_S = 5.0  # for the ends of attempts aborted at the end of a drain, and for the engine's last step
 
 
 class Link:
     """`run` serves until `stop` is set, then drains. `worker` and `incarnation` are unique to this process; `service`
-    are the counters that the engine charges.
+    has the counters that the engine charges.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Link:
 
     @property
     def fault(self) -> str | None:
-        """Why nothing can be computed. Safe to ask from any thread."""
+        """Why nothing can be computed, if so. Safe to call from any thread."""
         if self._broken is not None:
             return str(self._broken)
         return f"a step has taken over {self.limits.step_s_max:g} s" if self._hangs else None
@@ -131,7 +131,9 @@ class Link:
         return self.custody.thread.step_age_s() > self.limits.step_slow_s
 
     async def run(self, stop: asyncio.Event, *, drain_s: float) -> None:
-        """Raises whatever ends the engine's thread or one of the loops; RunnerBroken once what it held has ended."""
+        """Raises whatever ends the engine's thread or one of the loops; RunnerBroken once everything that was held has
+        ended.
+        """
         self.bus.on_connect(self._ensure)
         self.bus.on_connect(self._beats.reconnected)
         self.bus.on_connect(self.outbox.reconnected)
@@ -165,13 +167,13 @@ class Link:
         self._draining = True
         self.intake.stop()
         await self._beats.beat()
-        await claiming  # a claim that is under way still counts
+        await claiming  # a claim in progress is completed
         if not await self.custody.wait_empty(drain_s):
             self._log.warning("worker.aborting", attempts=len(self.custody.attempts))
             self.custody.abort_all()
             await self.custody.wait_empty(self._shutdown_wait_s)
         missing = await self.usage.drain(self.limits.usage_drain_s)
-        await self._beats.beat()  # with the last bills
+        await self._beats.beat()  # reports the last bills
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SHUTDOWN_WAIT_S):
                 await self.outbox.flush()
@@ -183,7 +185,7 @@ class Link:
         self.intake.room_changed()
 
     def _on_broken(self, error: RunnerBroken) -> None:
-        """All that the engine has held is over, and so will be what is claimed by then."""
+        """Everything that the engine held has ended, and so will whatever is claimed until claims stop."""
         self._broken = error
         self._broke.set()
 
@@ -211,7 +213,7 @@ class Link:
     # -- NATS
 
     async def _ensure(self) -> None:
-        """After every connect, and now and then: what a server has lost."""
+        """After every connect and now and then: restore what the server has lost."""
         await self.usage.ensure()
         for tier in self._tiers:
             await self._queue.ensure(self._card.pool, tier)
@@ -220,9 +222,9 @@ class Link:
         self.intake.look()
 
     async def _ensure_again(self) -> None:
-        """What was removed under a connection that stood: gateways that come later would never have our card."""
+        """Restore what was removed while the connection stood: gateways that start later would never get our card."""
         if not self.bus.ready:
-            return  # it does this itself
+            return  # the bus calls `_ensure` itself after a reconnect
         try:
             await self._ensure()
         except BusError as error:

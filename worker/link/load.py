@@ -9,7 +9,9 @@ from worker.link.pace import Pace
 def worker_load(
     stats: EngineStats, config: EngineConfig, pace: Pace, *, prompt_tokens_left: int, floor_share: float
 ) -> wire.WorkerLoad:
-    held = sum(load.held_blocks for load in stats.tiers.values())  # of choices that start with the prompt they share
+    held = sum(
+        load.held_blocks for load in stats.tiers.values()
+    )  # reserved for choices that wait for their shared prompt
     spare = int(stats.blocks_total * config.watermark) + held
     return wire.WorkerLoad(
         places=config.sequences_max,

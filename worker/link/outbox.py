@@ -22,16 +22,16 @@ from worker.link.limits import LinkLimits
 
 Item = wire.Accepted | wire.Chunk | wire.End | wire.Roll
 
-FRAME_ITEMS_MAX: Final = 4_096  # what one encoding may cost the loop, however much an outage has piled up
-RECENT_S: Final = 1.0  # a cut is noticed much sooner, unless no packet says so
+FRAME_ITEMS_MAX: Final = 4_096  # bounds the time of one encoding, however much an outage has piled up
+RECENT_S: Final = 1.0  # a lost connection is usually noticed sooner than this
 
 
 @dataclass(slots=True)
 class _Line:
-    """What is known of the connection to one gateway."""
+    """The state of the connection to one gateway."""
 
     heard_at: float
-    connection: int | None = None  # the last that it told
+    connection: int | None = None  # the last one that its beats reported
     sent: deque[tuple[float, list[Item]]] = field(default_factory=deque[tuple[float, list[Item]]])  # (when, items)
 
 
@@ -53,7 +53,7 @@ class Outbox:
         self.dropped_total = 0
 
     def add(self, gateway: str, item: Item) -> None:
-        """Goes out with the next turn of `run`, which is after the callback that calls this: one frame per step."""
+        """Sent in the next iteration of `run`, which is after the callback that calls this: one frame per step."""
         if self._pending_count >= self._limits.outbox_items_max:
             self._drop(gateway, 1, "the outbox is full")
             return
@@ -63,12 +63,12 @@ class Outbox:
         self._changed.set()
 
     async def run(self) -> None:
-        """For ever: publish what was added."""
+        """Runs for ever: publishes what was added."""
         while True:
             await self._changed.wait()
             self._changed.clear()
             for gateway in [*self._pending]:
-                if self._may_send(gateway):  # asked anew after each publish, during which everything can change
+                if self._may_send(gateway):  # checked again after each publish, during which everything can change
                     await self._publish(gateway, *self._take(gateway))
             if not self._pending:
                 self._emptied.set()
@@ -85,7 +85,7 @@ class Outbox:
         self._cut_off = {*self._pending, *(gateway for gateway, line in self._lines.items() if _since(line))}
 
     def heard(self, gateway: str, connection: int) -> None:
-        """The gateway listens (again), over this one of its connections."""
+        """The gateway listens, over this one of its connections."""
         now = self._clock.monotonic()
         line = self._lines.setdefault(gateway, _Line(now))
         if gateway in self._cut_off or line.connection not in (None, connection):
@@ -95,14 +95,14 @@ class Outbox:
         line.connection = connection
 
     def forget(self, gateway: str) -> None:
-        """It is gone for good."""
+        """The gateway will not come back."""
         self._pending_count -= len(self._pending.pop(gateway, []))
         self._lines.pop(gateway, None)
         self._cut_off.discard(gateway)
         self._changed.set()
 
     def _repeat(self, gateway: str, line: _Line) -> None:
-        # A roll is true only where it stood among the other items.
+        # A roll is valid only at its place among the other items.
         again = [item for _, items in _since(line) for item in items if not isinstance(item, wire.Roll)]
         line.sent.clear()
         if again:
@@ -112,7 +112,7 @@ class Outbox:
         self._changed.set()
 
     def _remember(self, gateway: str, items: list[Item]) -> None:
-        """Before any of it is on its way, so that a repetition never overtakes a part."""
+        """Called before any of these items is sent, so that a repetition never overtakes a part of them."""
         now = self._clock.monotonic()
         line = self._lines.setdefault(gateway, _Line(now))
         _since(line).append((now, items))
@@ -121,7 +121,9 @@ class Outbox:
         return self._bus.ready and gateway not in self._cut_off and gateway in self._pending
 
     def _take(self, gateway: str) -> tuple[bytes, int]:
-        """A frame, and of how many items. The others stay pending, so that after a cut they follow the repeats."""
+        """A frame, and the number of its items. The others stay pending, so that after an outage they follow the
+        repeats.
+        """
         pending = self._pending.pop(gateway)
         count = min(len(pending), FRAME_ITEMS_MAX)
         data = self._encode(pending[:count])
@@ -145,7 +147,7 @@ class Outbox:
         except BusTooLarge as error:
             self._drop(gateway, items, str(error))
         except BusUnavailable:
-            self._log.info("frame.deferred", gateway=gateway, items=items)  # it goes with the recent ones
+            self._log.info("frame.deferred", gateway=gateway, items=items)  # it is repeated with the recent items
 
     def _drop(self, gateway: str, items: int, error: str) -> None:
         if self.dropped_total == 0:
@@ -154,7 +156,7 @@ class Outbox:
 
 
 def _since(line: _Line) -> deque[tuple[float, list[Item]]]:
-    """What the gateway may not have got: sent since shortly before it was last heard."""
+    """What the gateway may not have received: everything sent since shortly before it was last heard."""
     while line.sent and line.sent[0][0] < line.heard_at - RECENT_S:
         line.sent.popleft()
     return line.sent

@@ -1,7 +1,7 @@
 """How fast this worker is, measured from its steps and its finished sequences; older measurements count less.
 
-Pure arithmetic; time is what the steps took, so an idle hour changes nothing. Invariant: a number that has never been
-measured is 0, which readers take as unknown.
+Pure arithmetic. Time is the time of steps, so an idle hour changes nothing. Invariant: a number that was never measured
+is 0, which readers take as unknown.
 """
 
 import math
@@ -10,14 +10,14 @@ from typing import Final
 
 from worker.engine.results import RequestTotals
 
-PROMPTS_MEMORY_S: Final = 5.0  # of steps with prompts: after as long, a third of an experience is left
+PROMPTS_MEMORY_S: Final = 5.0  # seconds of steps with prompts after which a measurement's weight has fallen to a third
 STEPS_MEMORY_S: Final = 1.0
-REQUESTS_KEPT: Final = 0.98  # of the weight of all before, at each that finishes
+REQUESTS_KEPT: Final = 0.98  # the weight of all earlier requests is multiplied by this at each that finishes
 
 
 @dataclass(slots=True)
 class FadingRatio:
-    """The ratio of two sums. Zero while nothing was added."""
+    """The ratio of two sums whose older terms weigh less. Zero while nothing was added."""
 
     above: float = 0.0
     below: float = 0.0
@@ -33,8 +33,8 @@ class FadingRatio:
 
 @dataclass(slots=True)
 class Pace:
-    """Prompts are timed only in steps that have `prompt_tokens_min` of them: what a step costs by itself would make a
-    few tokens look slow, and who waits behind many has full steps before him.
+    """Prompts are timed only in steps with at least `prompt_tokens_min` of them. A step's fixed cost would make a few
+    tokens look slow, and a request that waits behind many prompts has full steps before it.
     """
 
     prompt_tokens_min: int
@@ -45,7 +45,7 @@ class Pace:
 
     @property
     def prompt_tokens_per_s(self) -> float:
-        """In steps that prompts fill, beside whatever else they do."""
+        """In steps that prompts fill, whatever else those steps do."""
         return self._prompts.value
 
     @property
@@ -54,16 +54,18 @@ class Pace:
 
     @property
     def output_tokens_mean(self) -> float:
-        """Of a sequence that finished."""
+        """Per sequence that finished."""
         return self._outputs.value
 
     @property
     def cached_share(self) -> float:
-        """Of the prompt tokens of late."""
+        """The share of recent prompt tokens that the prefix cache had."""
         return self._cached.value
 
     def stepped(self, seconds: float, *, tokens: int, sampled: int) -> None:
-        """A step computed so many tokens and sampled so many. What was computed and led to no sample is of prompts."""
+        """A step computed `tokens` tokens and sampled `sampled` of them. Tokens that led to no sample are prompt
+        tokens.
+        """
         if tokens <= 0 or seconds <= 0:
             return
         self._steps.add(seconds, 1, kept=math.exp(-seconds / STEPS_MEMORY_S))

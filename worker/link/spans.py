@@ -13,7 +13,7 @@ from worker.link.attempts import Attempt, Ending
 
 
 def spans(attempt: Attempt, ending: Ending, *, pool: str, worker: str, now: float) -> Iterator[Span]:
-    """Of a sampled attempt whose end is told."""
+    """The spans of a sampled attempt whose end is known."""
     assert attempt.trace is not None
     job, totals = attempt.job, ending.totals
     queue = subjects.jobs_stream_name(pool, job.tier)

@@ -7,14 +7,14 @@ from functools import cache
 
 
 def bytes_of(text: str) -> bytes:
-    """The bytes that a token stands for; what is not of the alphabet stands for itself."""
+    """The bytes that a token stands for; a character outside the alphabet stands for itself."""
     return text.translate(_byte_of_character()).encode(errors="surrogateescape")
 
 
 @cache
 def _byte_of_character() -> dict[int, int]:
-    """A byte is itself where that is printable Latin-1, otherwise the next free character from U+0100 on. Bytes from
-    128 on are what Python escapes them as: half surrogates, which no text has.
+    """A byte is written as itself where that is printable Latin-1, otherwise as the next free character from U+0100 on.
+    Bytes from 128 on are returned as Python escapes them, as half surrogates, which no text contains.
     """
     itself = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in itself]

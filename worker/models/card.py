@@ -1,7 +1,8 @@
-"""The model card: what can be known about a model without its weights: shape, tokenizer, template, special ids, limits.
+"""The model card: everything that can be known of a model without its weights: shape, tokenizer, template, special ids,
+limits.
 
-Reads only headers and small files and never imports torch, so that a fake runner starts fast. Knows the two kinds of
-model, a GGUF file and a folder, by their readers alone.
+Reads only headers and small files, and never imports torch, so that a fake runner starts fast. Knows the two kinds of
+model, a GGUF file and a folder, only through their readers.
 """
 
 import re
@@ -31,7 +32,7 @@ class Card:
     eos_ids: tuple[int, ...]
     add_bos: bool
     special_ids: tuple[int, ...]
-    vocabulary: TokenTable  # as many entries as rows of the logits; ids past the tokenizer's stand for nothing
+    vocabulary: TokenTable  # one entry per row of the logits; ids past the tokenizer's have no text
 
     @property
     def context_length(self) -> int:
@@ -59,8 +60,8 @@ def card_of_folder(folder: ModelFolder) -> Card:
 
 
 def _card(name: str, path: Path, config: ModelConfig, text: ModelText) -> Card:
-    """A model may have more rows than its tokenizer has ids (they pad the matrix, and can be sampled as they can by
-    every other program: they have no text), but not fewer.
+    """A model may have more rows than its tokenizer has ids, but not fewer. Additional rows pad the matrix; they can be
+    sampled, as in every other program, and have no text.
     """
     if len(text.tokens) > config.vocab_size:
         raise ModelFileError(f"{path}: {len(text.tokens)} tokens but the embedding has {config.vocab_size} rows")
@@ -79,7 +80,7 @@ def _card(name: str, path: Path, config: ModelConfig, text: ModelText) -> Card:
 
 
 def demo_model_path() -> Path:
-    """The GGUF file inside the demo model's package, which is found but not imported. Raises ModelFileError."""
+    """The GGUF file in the demo model's package, which is located without importing it. Raises ModelFileError."""
     spec = find_spec(DEMO_PACKAGE)
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         for path in sorted(Path(folder).glob("*.gguf")):

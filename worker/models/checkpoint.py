@@ -1,9 +1,9 @@
-"""A model folder as publishers lay it out: JSON files beside safetensors files, of which an index names the shards.
+"""A model folder as publishers lay it out: JSON files and safetensors files, of which an index names the shards.
 
-Owns which file holds which tensor: `model.safetensors.index.json` decides where there is one; otherwise all
-`.safetensors` files count. Knows no field and no tensor by meaning.
+Owns which file holds which tensor: `model.safetensors.index.json` decides if there is one; otherwise all `.safetensors`
+files count. Does not know what any field or tensor means.
 
-Invariant: every shard of an opened checkpoint is whole and no tensor has two homes.
+Invariant: every shard of an opened checkpoint is complete, and no tensor is in two shards.
 """
 
 import re
@@ -20,7 +20,7 @@ SHARD = re.compile(r"(?P<stem>.+)-\d+-of-(?P<count>\d+)\.safetensors")
 
 @dataclass(slots=True, frozen=True)
 class ModelFolder:
-    """The folder by its JSON files alone."""
+    """The folder, by its JSON files alone."""
 
     path: Path
 
@@ -79,7 +79,7 @@ def _listed(folder: ModelFolder) -> dict[str, SafetensorsFile]:
 
 
 def _check_complete(paths: list[Path]) -> None:
-    """Shards are numbered: without an index their names say how many there must be."""
+    """Without an index, the shards' numbered names say how many there must be."""
     counts: dict[tuple[str, int], int] = {}
     for path in paths:
         if found := SHARD.fullmatch(path.name):

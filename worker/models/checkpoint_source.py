@@ -1,5 +1,5 @@
-"""A folder's safetensors as a TensorSource. Knows the names that Hugging Face's models write; they keep Q and K in
-halves, so that nothing is put in another order.
+"""A folder's safetensors as a TensorSource. Knows the tensor names of Hugging Face's models. They store Q and K in
+halves, as the decoder does, so no rows are reordered.
 """
 
 import re
@@ -44,13 +44,13 @@ DIALECT = Dialect(
     },
 )
 SUPPORTED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-COMPARED_BYTES = 2**24  # at a time
-DERIVED = re.compile(r".*rotary_emb\.inv_freq")  # old checkpoints keep what the config already says
+COMPARED_BYTES = 2**24  # compared at a time
+DERIVED = re.compile(r".*rotary_emb\.inv_freq")  # old checkpoints store these, though the config determines them
 
 
 def as_stored(config: ModelConfig, checkpoint: Checkpoint) -> ModelConfig:
-    """The config, but with a head of its own where the files have one that is not the embedding's copy, whatever
-    `tie_word_embeddings` says: so does the `transformers` library.
+    """The config, with an output head of its own if the files have one that differs from the embedding, whatever
+    `tie_word_embeddings` says. The `transformers` library does the same.
     """
     if not config.tied or _same(checkpoint, DIALECT.whole[HEAD], DIALECT.whole[EMBEDDING]):
         return config
@@ -59,7 +59,7 @@ def as_stored(config: ModelConfig, checkpoint: Checkpoint) -> ModelConfig:
 
 
 def _same(checkpoint: Checkpoint, name: str, other: str) -> bool:
-    """Whether both tensors hold the same, or one of them is missing."""
+    """Whether both tensors have the same content, or one of them is missing."""
     home, home_of_other = checkpoint.homes.get(name), checkpoint.homes.get(other)
     if home is None or home_of_other is None:
         return True
@@ -110,7 +110,7 @@ class CheckpointSource:
             raise ModelFileError(f"{self.place(name)} holds values that are not finite")
         return owned
 
-    def codes(self, name: str) -> Codes | None:  # noqa: ARG002 - these files keep floating point numbers alone
+    def codes(self, name: str) -> Codes | None:  # noqa: ARG002 - these files have only floating point numbers
         return None
 
     def unused(self, names: Collection[str]) -> list[str]:

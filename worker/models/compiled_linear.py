@@ -1,6 +1,6 @@
 """A linear layer from a weight in few bits, multiplied by code that is compiled for this processor. Knows no model.
 
-Apart from the other layers because it imports that compiler, which only CPUs need.
+In a module of its own because it imports the compiler, which only CPUs need.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
 """The shape of a decoder of the Llama family, whatever file it was read from. Owns no tensors and reads no file.
 
-Invariant: a ModelConfig that exists can be built: `check_shape` has seen it, and its reader refused by name everything
-that this decoder does not implement.
+Invariant: a ModelConfig can always be built: `check_shape` has accepted it, and its reader has refused by name
+everything that this decoder does not implement.
 """
 
 from dataclasses import dataclass
@@ -24,15 +24,15 @@ class ModelConfig:
     context_length: int  # tokens
     rms_eps: float
     rope: Rope
-    windows: tuple[int | None, ...]  # of each layer: how many keys, its own included, a query sees; None: all
+    windows: tuple[int | None, ...]  # by layer: how many keys, its own included, a query sees; None: all
     tied: bool = False  # the embedding is also the output
     qkv_bias: bool = False
-    output_bias: bool = False  # of the attention's output
-    qk_norm: bool = False  # each head of q and k is normed before it is turned
+    output_bias: bool = False  # of the attention's output projection
+    qk_norm: bool = False  # each head of q and k is normalized before the rotation
 
     @property
     def kv_elements_per_token(self) -> int:
-        """Numbers that one token keeps in the KV pool, over all layers."""
+        """How many numbers one token has in the KV pool, over all layers."""
         return 2 * self.layers * self.kv_heads * self.head_dim
 
 

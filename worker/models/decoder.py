@@ -1,8 +1,7 @@
-"""The decoder: packed token ids in, logits of the wanted rows out. One decoder, shaped by ModelConfig.
+"""The decoder: packed token ids in, logits of the sampled rows out. One decoder, shaped by ModelConfig.
 
-Owns the order of the operations; `kernels.ops` owns how they run, `weights` where the numbers come from, and the
-runner the KV pool. Pre-norm transformer with grouped-query attention, rotary embedding and a gated MLP (Touvron et
-al., 2023).
+Owns the order of the operations. `kernels.ops` owns how they run, `weights` where the numbers come from, and the runner
+the KV pool. Pre-norm transformer with grouped-query attention, rotary embedding and a gated MLP (Touvron et al., 2023).
 """
 
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from kernels.ops import Ops
 from worker.models.config import ModelConfig
 from worker.models.weights import Weights
 
-ROPE_POSITIONS = 2**14  # whose angles are computed at once
+ROPE_POSITIONS = 2**14  # positions whose angles are computed at a time
 
 
 @dataclass(slots=True)
@@ -30,9 +29,11 @@ class StepTensors:
     context_lens: Tensor  # [sequences] int32
     block_tables: Tensor  # [sequences, blocks_max] int32
     sample_rows: Tensor  # [samples] int64
-    queries_max: int | None = None  # a bound on the tokens of one sequence, if there is one
+    queries_max: int | None = None  # an upper bound on the tokens of one sequence, if known
     scratch: AttentionScratch | None = None  # for long contexts; without it each layer allocates its own
-    logits: Tensor | None = None  # [samples, vocab] float32, where they go; without it to memory of their own
+    logits: Tensor | None = (
+        None  # [samples, vocab] float32, the buffer to write them to; without it a new one is allocated
+    )
 
 
 @dataclass(slots=True)
@@ -51,7 +52,7 @@ class KvPool:
                 tensors.clear()
 
 
-# From embedded rows to the normed rows for the head, [tokens, hidden].
+# Turns embedded rows into the normalized rows for the head, [tokens, hidden].
 Layers = Callable[[Tensor, StepTensors, KvPool], Tensor]
 
 
@@ -60,7 +61,7 @@ class Decoder:
         self.config, self.weights, self.ops = config, weights, ops
         self.scale = config.head_dim**-0.5
         self.cos, self.sin = _rope_tables(config, weights.rope_factors, weights.embedding.device)
-        self.layers: Layers = self._one_by_one  # on a CPU `whole_layers` may put another there
+        self.layers: Layers = self._one_by_one  # on a CPU `whole_layers` may replace this
 
     @torch.inference_mode()
     def forward(self, step: StepTensors, pool: KvPool) -> Tensor:
@@ -124,8 +125,8 @@ class Decoder:
 def _rope_tables(config: ModelConfig, factors: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor]:
     """Cosines and sines, [context_length, head_dim / 2] float32.
 
-    The angles are computed in float64: a float32 product loses whole turns at long positions. So many positions at a
-    time that a context of a million tokens takes no more memory than its tables.
+    The angles are computed in float64, since a float32 product loses whole turns at large positions; and for a limited
+    number of positions at a time, so that a context of a million tokens needs no more memory than its tables.
     """
     frequencies = torch.from_numpy(config.rope.frequencies(config.head_dim))
     if factors is not None:

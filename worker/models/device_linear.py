@@ -1,9 +1,9 @@
-"""Linear layers of a CUDA device from weights in few bits: int8 and int4 in groups, E4M3 with a scale an output.
+"""Linear layers of a CUDA device from weights in few bits: int8 and int4 in groups, E4M3 with a scale per output.
 
-The codes are the only copy of a weight. Few rows (`ROWS_MAX`: decodes) are multiplied from them by the kernels; more
-(prompts, large batches) by cuBLAS, from a slice of the weight at a time that is made whole in the type of the rows, so
-that no whole weight ever is. The number of rows decides, so a row of E4M3 has its activations rounded in small steps
-and not in large ones. Knows no model and no file.
+The codes are the only copy of a weight. A few rows (up to `ROWS_MAX`: decodes) are multiplied from the codes by the
+kernels. More rows (prompts, large batches) are multiplied by cuBLAS, from one slice of the weight at a time that is
+expanded to the type of the rows, so the whole weight is never expanded. The number of rows decides, so for E4M3 a row
+has its activations rounded in small steps and not in large ones. Knows no model and no file.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from kernels.quantized_matmul import ROWS_MAX, quantized_matmul
 from kernels.quantized_weight import LANES, QuantizedWeight
 from kernels.whole_weight import whole_fp8_weight, whole_weight
 
-SLICE_ELEMENTS = 1 << 24  # made whole at once: 32 MiB in bfloat16, which stay in the L2 cache of an H200
+SLICE_ELEMENTS = 1 << 24  # expanded at a time: 32 MiB in bfloat16, which stay in the L2 cache of an H200
 
 
 class QuantizedLinear:

@@ -1,9 +1,9 @@
-"""Which layer a weight becomes on a CUDA device. Apart from the CPU's, whose compiler it does not need.
+"""The choice of the layer for a weight on a CUDA device. Apart from the CPU's, whose compiler it does not need.
 
-- `auto`, `fp32`, `bf16`: in the type that is computed in, multiplied by cuBLAS.
-- `int8`, `int4`: the numbers of `rounding`, as on a CPU; but a matrix whose inputs are no multiple of 32 stays in the
-  type that is computed in.
-- `fp8`: E4M3 with a scale for each output; rows of small steps become E4M3 too, each with a scale of its own.
+- `auto`, `fp32`, `bf16`: in the type of activations, multiplied by cuBLAS.
+- `int8`, `int4`: the numbers of `rounding`, as on a CPU; but a matrix whose number of inputs is not a multiple of 32
+  stays in the type of activations.
+- `fp8`: E4M3 with a scale per output; rows of small steps become E4M3 too, each with its own scale.
 """
 
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class DevicePacker:
 
 
 def packed(codes: Codes) -> QuantizedWeight:
-    """In the kernels' layout, with factors in float16 if that is what they are."""
+    """In the kernels' layout; the factors become float16 if that changes none of them."""
     factors = [codes.scales] if codes.minimums is None else [codes.scales, codes.minimums]
     if all(torch.equal(values.half().float(), values) for values in factors):
         factors = [values.half() for values in factors]

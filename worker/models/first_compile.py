@@ -1,6 +1,6 @@
-"""A very first start: half of what is compiled for this processor is compiled by another process meanwhile.
+"""A worker's very first start: half of what must be compiled for this processor is compiled by a second process.
 
-Knows that compiled code is kept in a folder, and what its files are called. Never imports numba.
+Knows that compiled code is cached in a folder, and what its files are called. Never imports numba.
 """
 
 import contextlib
@@ -12,12 +12,14 @@ from pathlib import Path
 from worker.models.threads import CACHE
 
 COMMAND = (sys.executable, "-P", "-m", "kernels.first_compile")
-KEPT = "cpu_layers.attend_prompt-*.nbi"  # what is compiled last
+KEPT = "cpu_layers.attend_prompt-*.nbi"  # the file that is written last
 
 
 @contextlib.contextmanager
 def beside(environ: Mapping[str, str], command: tuple[str, ...] = COMMAND) -> Generator[bool]:
-    """Whether anything is compiled; it is done at the end. What could not be compiled will be when it is called."""
+    """Yields whether anything is compiled in a second process, which has ended on leaving. What it could not compile is
+    compiled here when it is called.
+    """
     if any(Path(environ[CACHE]).rglob(KEPT)):
         yield False
         return

@@ -1,4 +1,4 @@
-"""Whether a tokenizer's decoder strips a space from the front of a text, found out by running the decoder. Knows no
+"""Whether a tokenizer's decoder strips a space from the front of a text, found by running the decoder. Knows no
 file.
 """
 

@@ -1,4 +1,4 @@
-"""GGUF's blocks of 32 numbers with one scale, taken apart as they are: no number is computed, so none is rounded.
+"""Splits GGUF's blocks of 32 numbers with one scale into codes and scales. Nothing is computed, so nothing is rounded.
 
 Knows no file. `gguf.quants` would give the same values as float32, ten times slower and in four to eight times the
 memory. Source: ggml's block_q4_0, block_q4_1 and block_q8_0.
@@ -18,7 +18,7 @@ BLOCKS: dict[Kind, np.dtype[Any]] = {
     Kind.Q4_1: np.dtype([("scale", "<f2"), ("minimum", "<f2"), ("codes", "u1", GROUP // 2)]),
     Kind.Q8_0: np.dtype([("scale", "<f2"), ("codes", "i1", GROUP)]),
 }
-ZERO_OF_Q4_0 = 8  # the code that stands for 0
+ZERO_OF_Q4_0 = 8  # the code of the value 0
 
 
 def read_codes(raw: NDArray[np.uint8], kind: Kind) -> Codes:

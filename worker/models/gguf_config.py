@@ -106,7 +106,7 @@ def _scaling(fields: _Fields, context_length: int) -> Scaling | None:
 
 
 def _refuse_variants(fields: _Fields, head_dim: int) -> None:
-    """What would load but compute something else must not load."""
+    """Refuse variants that would load but compute something else."""
 
     def differs(key: str, expected: float) -> bool:
         return fields.file.metadata.get(f"{fields.architecture}.{key}", expected) != expected

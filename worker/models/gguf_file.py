@@ -1,12 +1,11 @@
 """Reads the container format GGUF: metadata, and where each tensor's bytes lie (version 2 and 3, little-endian).
 
-Written for this purpose because the `gguf` package's reader builds an object per array element (4.7 s for this
-project's demo model, here 0.1 s) and does not notice that a file was cut short. Knows no architecture and no dtype
-beyond block sizes; `weights` and `config` interpret what is found.
+Our own reader, because the `gguf` package's builds an object per array element (4.7 s for the demo model, here 0.1 s)
+and does not notice a truncated file. Knows no architecture and no dtype beyond block sizes; `weights` and `config`
+interpret the contents.
 
-Invariant: an opened file is whole: every tensor lies inside it, in a place of its own. What is not raises
-ModelFileError.
-Source: the GGUF specification in ggml's docs/gguf.md.
+Invariant: an opened file is complete: every tensor lies inside it and overlaps no other. Otherwise ModelFileError is
+raised. Source: the GGUF specification in ggml's docs/gguf.md.
 """
 
 import math
@@ -64,7 +63,7 @@ class _Cursor:
         return self.strings(1)[0]
 
     def strings(self, count: int) -> list[str]:
-        """In one loop, because a vocabulary and its merges are a hundred thousand."""
+        """Many strings in one loop, because a vocabulary and its merges have a hundred thousand."""
         data, at, size, unpack = self.data, self.at, len(self.data), LENGTH.unpack_from
         found: list[str] = []
         for _ in range(count):
@@ -134,7 +133,7 @@ class GgufFile:
         return value
 
     def items(self, key: str, kind: type | tuple[type, ...]) -> list[Any]:
-        """The same for an array, each of whose values is of `kind`."""
+        """The array metadata value `key`, whose elements are all of `kind`. Raises ModelFileError likewise."""
         values = self.require(key, list)
         if not all(isinstance(value, kind) for value in values):
             raise ModelFileError(f"{self.path}: metadata field {key} holds values of another type")

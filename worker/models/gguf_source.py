@@ -1,7 +1,7 @@
 """A GGUF file as a TensorSource: gives its values or its codes, with the rows of Q and K in the decoder's order.
 
-Knows GGUF's names and its one trap: files of the llama architecture keep each head's rows as neighbouring pairs, the
-others as two halves.
+Knows GGUF's names and one peculiarity: files of the llama architecture store each head's rows as neighbouring pairs,
+the others as two halves.
 """
 
 from collections.abc import Collection
@@ -52,7 +52,7 @@ SUPPORTED = frozenset(
     | {Kind.Q2_K, Kind.Q3_K, Kind.Q4_K, Kind.Q5_K, Kind.Q6_K}
 )
 MATRIX = 2  # dimensions
-PAIRED = "llama"  # the architecture whose files keep Q and K in pairs
+PAIRED = "llama"  # the architecture whose files store Q and K in pairs
 
 
 class GgufSource:

@@ -24,7 +24,7 @@ def read_text(file: GgufFile) -> ModelText:
     tokenizer, tokens = build_tokenizer(file), token_bytes(file)
     ends = [_token_id(file, key, len(names)) for key in END_KEYS]
     ends += [token for token, name in enumerate(names) if name in ENDS]
-    add_bos = is_sentencepiece(file) or file.metadata.get("tokenizer.ggml.pre") in LLAMA3  # unless the file says no
+    add_bos = is_sentencepiece(file) or file.metadata.get("tokenizer.ggml.pre") in LLAMA3  # where the file does not say
     return ModelText(
         tokenizer_json=tokenizer.to_str().encode(),
         chat_template=file.require(TEMPLATE, str) if TEMPLATE in file.metadata else None,

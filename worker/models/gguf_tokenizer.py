@@ -1,7 +1,7 @@
-"""Builds a `tokenizers` JSON out of the vocabulary that a GGUF file carries, and the bytes of each token.
+"""Builds a `tokenizers` JSON from the vocabulary in a GGUF file, and the bytes of each token.
 
-Byte-level BPE (`tokenizer.ggml.model = gpt2`) with the pre-tokenizers named in PRE_TOKENIZERS, and SentencePiece BPE
-(`llama`, see `sentencepiece`). Another one is refused: a wrong split gives fluent text from wrong ids. Knows no chat
+Byte-level BPE (`tokenizer.ggml.model = gpt2`) with the pre-tokenizers in PRE_TOKENIZERS, and SentencePiece BPE
+(`llama`, see `sentencepiece`). Others are refused: a wrong split gives fluent text from wrong ids. Knows no chat
 template and no model.
 """
 
@@ -17,13 +17,13 @@ PRE, UNKNOWN, TYPES = "tokenizer.ggml.pre", "tokenizer.ggml.unknown_token_id", "
 NORMAL, CONTROL, USER_DEFINED, BYTE = 1, 3, 4, 6  # GGUF's token types; 2 is unknown, 5 unused
 TEXT = (NORMAL, USER_DEFINED, BYTE)
 END_KEYS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
-# What models end a text or a turn with. Many files name one of theirs alone, and some converters call them ordinary
-# tokens: llama.cpp knows them by name.
+# Tokens that end a text or a turn. Many files name only one of theirs, and some converters mark them as ordinary
+# tokens, so they are recognised by name, as in llama.cpp.
 ENDS = frozenset(
     {"<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>"}
 )
 
-# Facts of the published models' tokenizer files, not of this project: how text is cut before merges apply.
+# From the published models' tokenizer files: how text is split before merges apply.
 LLAMA3_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -62,8 +62,8 @@ PRE_TOKENIZERS = {
     **dict.fromkeys(LLAMA3, _split(LLAMA3_SPLIT)),
     **dict.fromkeys(QWEN2, _split(QWEN2_SPLIT)),
 }
-COMPOSED_FIRST = QWEN2  # accents are joined to their letters (NFC) before anything is cut
-WHOLE_WORDS_FIRST = (*LLAMA3, "tekken")  # a word that is a token is taken without consulting the merges
+COMPOSED_FIRST = QWEN2  # text is NFC-normalized before it is split
+WHOLE_WORDS_FIRST = (*LLAMA3, "tekken")  # a word that is a token is used without applying merges
 
 
 def build_tokenizer(file: GgufFile) -> Tokenizer:

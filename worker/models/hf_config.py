@@ -23,9 +23,9 @@ class _Family:
     head_dim: int | None = None  # None: hidden / heads
     kv_heads: int | None = None  # None: as many as heads
     qkv_bias: bool = False
-    bias_field: bool = False  # attention_bias gives one to all four projections
+    bias_field: bool = False  # attention_bias applies to all four projections
     qk_norm: bool = False
-    window: int | None = None  # where the file does not mention one; None: the family knows no windows
+    window: int | None = None  # the default where the file states none; None: the family has no windows
     switched: bool = False  # only if use_sliding_window, and then on layers from max_window_layers on
 
 
@@ -107,7 +107,7 @@ def _windows(fields: Fields, family: _Family, layers: int) -> tuple[int | None, 
 
 
 def _refuse_variants(fields: Fields) -> None:
-    """What would load but compute something else must not load."""
+    """Refuse variants that would load but compute something else."""
     if fields.has("quantization_config"):
         method = fields.inner("quantization_config").values.get("quant_method", "unknown")
         raise ModelFileError(f"{fields.place}: not supported: quantization_config of method {method!r}")

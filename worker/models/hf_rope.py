@@ -1,8 +1,8 @@
-"""Every spelling in which config.json files state their rotary embedding. Knows the fields; `rope` the formulas.
+"""Every way in which config.json files state their rotary embedding. Knows the fields; `rope` knows the formulas.
 
-`rope_parameters` of newer files holds everything, `rope_theta` included; older files have `rope_theta` beside
-`rope_scaling`, whose kind is `rope_type` or, older still, `type`. `original_max_position_embeddings` stands in either
-place, and where both have it the outer one counts, as for the `transformers` library.
+In newer files `rope_parameters` has everything, including `rope_theta`. Older files have `rope_theta` and
+`rope_scaling`, whose kind is `rope_type` or, older still, `type`. `original_max_position_embeddings` may stand in
+either place; if it is in both, the outer one counts, as in the `transformers` library.
 """
 
 from worker.models.errors import ModelFileError
@@ -14,8 +14,8 @@ NESTED = ("full_attention", "sliding_attention")  # one rotary embedding for eac
 
 
 def read_rope(fields: Fields, positions: int) -> tuple[Rope, int]:
-    """The embedding, and the context length that it reaches: `positions` (max_position_embeddings), or further where
-    YaRN stretches what the file still states. Raises ModelFileError.
+    """The embedding, and the context length that it supports: `positions` (max_position_embeddings), or more if YaRN
+    extends a length that the file states before the extension. Raises ModelFileError.
     """
     inner = fields.inner("rope_scaling" if fields.inner("rope_scaling").values else "rope_parameters")
     for key in NESTED:

@@ -50,8 +50,8 @@ def read_text(folder: ModelFolder, vocab_size: int) -> ModelText:
 def _with_rows(
     folder: ModelFolder, tokens: tuple[bytes, ...], tokenizer: Tokenizer, vocab_size: int
 ) -> tuple[bytes, ...]:
-    """The tokens that the model has rows for. Finetuning may have added some, for padding say, that it has none for:
-    no answer can have them, and no prompt may. Of ordinary tokens all must have one, which is for others to check.
+    """Only the tokens for which the model has rows. Fine-tuning may have added tokens without rows, for padding for
+    example: no answer can contain them, and no prompt may. That all ordinary tokens have rows is checked elsewhere.
     """
     rowless = sorted(set(tokenizer.get_vocab(with_added_tokens=True).values()).difference(range(vocab_size)))
     if not rowless or not set(rowless) <= tokenizer.get_added_tokens_decoder().keys():
@@ -115,7 +115,7 @@ def _added(config: Fields) -> Iterator[tuple[int, AddedToken]]:
 
 
 def _content(config: Fields, key: str) -> str | None:
-    """A special token is written as its text or as an object that has it."""
+    """A special token's text: the field is the text, or an object that contains it."""
     value = config.values.get(key)
     if isinstance(value, dict):
         return config.inner(key).text("content")
@@ -123,10 +123,12 @@ def _content(config: Fields, key: str) -> str | None:
 
 
 def _bos_of_prompts(folder: ModelFolder, tokenizer: Tokenizer) -> int | None:
-    """What the post-processor puts in front of a text. What it puts behind would end the prompt, and is left out."""
+    """The token that the post-processor puts in front of a text. Tokens that it appends would end the prompt, and are
+    left out.
+    """
     try:
         bare, whole = (tokenizer.encode("a", add_special_tokens=special).ids for special in (False, True))
-    except Exception as error:  # as above: it has no token for what it does not know
+    except Exception as error:  # as above: it lacks a token for unknown text
         raise ModelFileError(f"{folder.path / TOKENIZER}: cannot encode a text ({error})") from error
     added = next((n for n in range(len(whole)) if whole[n : n + len(bare)] == bare), 0)
     if added > 1:

@@ -14,7 +14,7 @@ from worker.models import byte_level, sentencepiece
 from worker.models.errors import ModelFileError
 
 SENTENCEPIECE = ({"Metaspace"}, {"Replace"}, {"Replace", "ByteFallback"})
-NO_TEXT_OF_ITS_OWN = {"Fuse", "Strip"}  # what they do concerns the whole text, or its beginning
+NO_TEXT_OF_ITS_OWN = {"Fuse", "Strip"}  # they affect the whole text, or its beginning
 
 
 def token_bytes(tokenizer: Tokenizer, place: str) -> tuple[bytes, ...]:

@@ -1,6 +1,6 @@
-"""The JSON files of a model folder, read with types. A field that is null is as good as absent, as publishers use it.
+"""The JSON files of a model folder, read with types. A field that is null counts as absent, as publishers use it.
 
-Knows no field's meaning. Invariant: whatever is wrong is one sentence that names the file and the field.
+Knows no field's meaning. Invariant: every error is one sentence that names the file and the field.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any, Final
 from worker.models.errors import ModelFileError
 from worker.models.openable import check_openable
 
-# No size or factor in a published model is near these. What is above would only exhaust the memory, or overflow.
+# No size or factor of a published model is near these bounds. Larger values would exhaust the memory or overflow.
 INTEGER_MAX: Final = 2**22
 NUMBER_MAX: Final = 1e12
 
@@ -39,7 +39,7 @@ class Fields:
         return float(value)
 
     def refuse_null(self, key: str) -> None:
-        """For a field whose null no reader takes as absent."""
+        """For a field for which null must not count as absent."""
         if key in self.values and self.values[key] is None:
             raise ModelFileError(f"{self.place}: field {key} is null")
 
@@ -55,11 +55,11 @@ class Fields:
         return self._typed(key, str, "a text", default)
 
     def inner(self, key: str) -> "Fields":
-        """The object under `key`, empty where there is none."""
+        """The object under `key`; an empty one if it is absent."""
         return Fields(f"{self.place}: {key}", self._typed(key, dict, "an object", {}))
 
     def items(self, key: str) -> list[Any]:
-        """The list under `key`, empty where there is none; a lone value is a list of one."""
+        """The list under `key`, empty if it is absent; a single value counts as a list of one."""
         value = self.values.get(key)
         if value is None:
             return []
@@ -77,7 +77,7 @@ class Fields:
 
 
 def read_fields(path: Path, *, optional: bool = False) -> Fields:
-    """The object in the file; without fields where the file is `optional` and absent. Raises ModelFileError."""
+    """The object in the file; an empty one if the file is `optional` and absent. Raises ModelFileError."""
     if optional and not path.exists():
         return Fields(str(path), {})
     check_openable(path)
@@ -95,11 +95,11 @@ def read_fields(path: Path, *, optional: bool = False) -> Fields:
 
 
 class Repeated(ValueError):
-    """A field is there twice: readers differ in which of the two they believe. Its name."""
+    """A field occurs twice, and readers differ in which one they use. The argument is its name."""
 
 
 def parse(text: bytes) -> Any:
-    """Raises Repeated, and ValueError for what is no JSON or holds half a character."""
+    """Raises Repeated, and ValueError for text that is not JSON or contains half a surrogate pair."""
     try:
         values = json.loads(text, object_pairs_hook=_once)
         if b"\\u" in text:

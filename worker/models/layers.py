@@ -24,11 +24,11 @@ class Linear(Protocol):
 class Packer(Protocol):
     @property
     def keeps_codes(self) -> bool:
-        """Whether it takes a weight as the file keeps it, if it keeps `Codes`."""
+        """Whether it accepts a weight as the file's `Codes`, if the file has them."""
         ...
 
     def __call__(self, weight: Tensor | Codes, bias: Tensor | None = None) -> Linear:
-        """The layer of `weight` [outputs, inputs] and `bias` [outputs], stored as the packer likes best."""
+        """The layer of `weight` [outputs, inputs] and `bias` [outputs], stored as the packer chooses."""
         ...
 
 

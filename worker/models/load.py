@@ -42,9 +42,9 @@ def load_model(
     weights: WeightsMode = "auto",
 ) -> LoadedModel:
     """Load a GGUF file or a model folder. `progress` is called with a fraction from 0 to 1. If the dtype is `auto`, a
-    CPU also rounds what 4-bit weights are multiplied with (docs/adr/0020).
+    CPU also rounds the activations that multiply 4-bit weights (docs/adr/0020).
 
-    Raises ModelFileError, and ValueError for a way to keep weights that the device or the dtype does not have.
+    Raises ModelFileError, and ValueError for a way to store weights that the device or the dtype does not support.
     """
     where = device or torch.device("cpu")
     chosen = resolve_dtype(dtype, where, weights)

@@ -18,14 +18,14 @@ Shape = tuple[int, ...]
 
 @dataclass(slots=True, frozen=True)
 class Dialect:
-    """How one kind of file writes our names."""
+    """How one kind of file names the decoder's tensors."""
 
     whole: Mapping[str, str]
-    layer: str  # what stands before the parts of layer {}
+    layer: str  # the prefix of layer {}'s tensors
     parts: Mapping[str, str]
 
     def own(self, name: str) -> str | None:
-        """The file's name for `name`, None where the dialect has no such tensor."""
+        """The file's name for `name`; None if the dialect has no such tensor."""
         if not name.startswith("layers."):
             return self.whole.get(name)
         _, number, part = name.split(".")

@@ -1,4 +1,4 @@
-"""Whether a path can be opened without waiting for anybody, and is the file that it seems. Knows no format."""
+"""Whether a path can be opened without blocking, and is really the model file. Knows no format."""
 
 import stat
 from pathlib import Path
@@ -9,8 +9,8 @@ POINTER = b"version https://git-lfs"
 
 
 def check_openable(path: Path) -> None:
-    """Raises ModelFileError for a pipe, a socket or a device: reading one may never end; and for what a clone without
-    Git LFS leaves in a file's place. What else is wrong with the path is left to whoever opens it.
+    """Raises ModelFileError for a pipe, a socket or a device, from which reading may never end, and for a Git LFS
+    pointer. Other faults of the path are left to the reader.
     """
     try:
         mode = path.stat().st_mode

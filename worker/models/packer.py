@@ -1,13 +1,13 @@
-"""Which layer a weight becomes: the modes of `--weights`, and what each promises. Knows no model.
+"""The choice of the layer for a weight: the modes of `--weights`, and what each promises. Knows no model.
 
-- `auto`: each matrix in the bits in which the file keeps it, if it keeps codes that can be multiplied from; else in the
-  fewest bits that give its values back exactly, as 4-bit or 8-bit values or bfloat16 may; where float32 is needed, in
-  the type that is computed in.
-- `fp32`: all in float32. `bf16`, `int8`, `int4`: rounded to that, whatever the file holds; but a matrix whose inputs
-  are no multiple of 32 stays in the type that is computed in.
+- `auto`: each matrix in the bits in which the file has it, if it has codes that can be multiplied from; otherwise in
+  the fewest bits that reproduce its values exactly, as 4-bit or 8-bit values or bfloat16; if only float32 does, in the
+  type of activations.
+- `fp32`: all in float32. `bf16`, `int8`, `int4`: rounded to that, whatever the file has; but a matrix whose number of
+  inputs is not a multiple of 32 stays in the type of activations.
 
-What a CUDA device has of them, and `fp8`, is in `device_packer`. How weights are kept says nothing of what they are
-multiplied with: a packer that `rounds` makes layers that multiply 4-bit weights with 8 bits (docs/adr/0020).
+For a CUDA device, and for `fp8`, see `device_packer`. How weights are stored does not determine what they are
+multiplied with: with `rounds`, layers round activations to 8 bits for 4-bit weights (docs/adr/0020).
 """
 
 from dataclasses import dataclass
@@ -60,12 +60,12 @@ class ModePacker:
         return CompiledLinear(weight, bias, rounds=self.rounds)
 
     def _multiplies_bf16(self) -> bool:
-        """Bfloat16 times bfloat16 is what oneDNN does best."""
+        """For bfloat16 times bfloat16, oneDNN is fastest."""
         return self.dtype == torch.bfloat16 and packing_works(CPU, self.dtype)
 
 
 def packer(mode: WeightsMode, dtype: torch.dtype, device: torch.device, *, rounds: bool = False) -> Packer:
-    """Raises ValueError for what cannot be. A device other than a CPU has no use for `rounds`."""
+    """Raises ValueError for an unsupported combination. `rounds` has no effect on a device other than a CPU."""
     assert mode in get_args(WeightsMode)
     on_cpu = device.type == "cpu"
     if on_cpu and mode == "fp8":
@@ -74,7 +74,7 @@ def packer(mode: WeightsMode, dtype: torch.dtype, device: torch.device, *, round
         raise ValueError(f"weights {mode} and dtype {str(dtype).removeprefix('torch.')} exclude each other here")
     if on_cpu:
         return ModePacker(mode, dtype, rounds)
-    from worker.models.device_packer import DevicePacker  # noqa: PLC0415 - imports triton, which a CPU has no use for
+    from worker.models.device_packer import DevicePacker  # noqa: PLC0415 - imports triton, which a CPU does not need
 
     return DevicePacker(mode, dtype)
 

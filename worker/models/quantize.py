@@ -1,4 +1,4 @@
-"""How a CPU keeps a weight in few bits: packed from the numbers of `rounding`, or as bfloat16. Knows no file."""
+"""How a CPU stores a weight in few bits: packed from the numbers of `rounding`, or as bfloat16. Knows no file."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ SAMPLE_ROWS = 64
 
 
 def int4(weight: Tensor, *, exact: bool = False) -> PackedWeight | None:
-    """weight: [outputs, inputs] float32. None if `exact` and it would not be."""
+    """weight: [outputs, inputs] float32. None if `exact` and some value would change."""
     return _packed(four_bits(weight, exact=exact))
 
 
@@ -28,8 +28,8 @@ def bf16(weight: Tensor, *, exact: bool = False) -> PackedWeight | None:
 
 
 def smallest_exact(weight: Tensor) -> PackedWeight | None:
-    """In the fewest bits that lose nothing; None if only float32 does. The first rows rule most formats out, which for
-    a whole matrix takes several times its memory.
+    """In the fewest bits that lose nothing; None if only float32 does. Most formats are excluded by the first rows
+    alone, since trying a whole matrix takes several times its memory.
     """
     formats = (form for form in (int4, int8, bf16) if form(weight[:SAMPLE_ROWS], exact=True) is not None)
     return next((packed for form in formats if (packed := form(weight, exact=True)) is not None), None)

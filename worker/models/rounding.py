@@ -13,7 +13,7 @@ LEVELS_4BIT, LEVELS_8BIT = 15, 127
 
 
 def four_bits(weight: Tensor, *, exact: bool = False) -> Codes | None:
-    """`scale * code + minimum`. weight: [outputs, inputs] float32. None if `exact` and it would not be."""
+    """`scale * code + minimum`. weight: [outputs, inputs] float32. None if `exact` and some value would change."""
     groups = weight.view(weight.shape[0], -1, GROUP)
     minimums = groups.amin(-1)
     scales = _half(groups.amax(-1).sub_(minimums).div_(LEVELS_4BIT))
@@ -25,7 +25,7 @@ def four_bits(weight: Tensor, *, exact: bool = False) -> Codes | None:
 
 
 def eight_bits(weight: Tensor, *, exact: bool = False) -> Codes | None:
-    """`scale * code`. The same otherwise."""
+    """`scale * code`. Otherwise as `four_bits`."""
     groups = weight.view(weight.shape[0], -1, GROUP)
     scales = _half(groups.abs().amax(-1).div_(LEVELS_8BIT))
     factor = scales.unsqueeze(-1)

@@ -16,14 +16,14 @@ GROUP = 32  # inputs that share a scale
 
 @dataclass(slots=True, frozen=True)
 class Codes:
-    """A matrix in the few bits in which a file keeps it: `scale * code`, or `scale * code + minimum`."""
+    """A matrix in the few bits in which the file stores it: `scale * code`, or `scale * code + minimum`."""
 
     codes: Tensor  # [outputs, inputs] int8, or uint8 from 0 to 15
     scales: Tensor  # [outputs, inputs / 32] float32
     minimums: Tensor | None  # the same; only with uint8
 
     def values(self) -> Tensor:
-        """What they stand for, [outputs, inputs] float32. Exact: a product has fewer bits than float32 holds."""
+        """The values of the codes, [outputs, inputs] float32. Exact: a product has fewer bits than float32 holds."""
         found = self.codes.float().view(*self.scales.shape, GROUP)
         found *= self.scales.unsqueeze(-1)
         if self.minimums is not None:
@@ -32,7 +32,7 @@ class Codes:
 
     @classmethod
     def below(cls, parts: Sequence["Codes"]) -> "Codes | None":
-        """One below the other. None if they are not of one kind."""
+        """The matrices stacked, one below the other. None if they are not of one kind."""
         if len({part.codes.dtype for part in parts}) != 1:
             return None
         minimums = [part.minimums for part in parts if part.minimums is not None]
@@ -68,9 +68,9 @@ class TensorSource(Protocol):
         ...
 
     def codes(self, name: str) -> Codes | None:
-        """What `read` gives, as the file keeps it. None where that is not `Codes`. Raises the same."""
+        """The tensor of `read` as the file stores it; None if that is not `Codes`. Raises the same errors."""
         ...
 
     def unused(self, names: Collection[str]) -> list[str]:
-        """The file's tensors, by its own names, that none of `names` is and that mean something."""
+        """The file's tensors, by its own names, that are not in `names` and that affect the result."""
         ...

@@ -1,7 +1,7 @@
-"""Turns a source's tensors into a decoder's weights: every one present, of the right shape, finite, in torch.
+"""Turns a source's tensors into a decoder's weights: all present, of the right shape, finite, in torch.
 
-The check runs over all tensors before the first is read, so that a damaged file is refused in milliseconds and nothing
-is half loaded. Knows our names for tensors and no file format.
+All tensors are checked before the first one is read, so that a damaged file is refused in milliseconds and nothing is
+half loaded. Knows our names for tensors and no file format.
 
 Invariant: no weight is ever left uninitialised.
 """
@@ -58,10 +58,10 @@ class Weights:
 
 
 def check_tensors(source: TensorSource, config: ModelConfig) -> list[str]:
-    """The names of the tensors to read. Tensors that nothing asks for are warned about and ignored.
+    """The names of the tensors to read. Tensors that no layer needs are ignored, with a warning.
 
-    Raises ModelFileError for the first that is missing, misshapen or of a type that is not implemented, and for one
-    that a model of another kind would compute with.
+    Raises ModelFileError for the first tensor that is missing, misshapen or of an unsupported type, and for one that
+    only a model of another kind has.
     """
     expected = names.shapes(config)
     if source.shape(ROPE_FACTORS) is not None:
@@ -82,7 +82,7 @@ def check_tensors(source: TensorSource, config: ModelConfig) -> list[str]:
 
 
 def _counts(name: str, layers: int) -> bool:
-    """Whether a tensor that nothing asks for says that the model computes something else, in a layer that it has."""
+    """Whether a tensor that no layer needs means that the model computes something else, in a layer that it has."""
     layer = LAYER.search(name)
     return MEANS_MORE.search(name) is not None and (layer is None or int(layer[1]) < layers)
 
@@ -104,16 +104,16 @@ class _Reader:
         self.total = sum(source.nbytes(name) for name in wanted if name != ROPE_FACTORS)
 
     def whole(self, *wanted: str) -> Tensor:
-        """The named tensors, one below the other."""
+        """The named tensors, stacked one below the other."""
         return self.wide(*wanted).to(self.dtype)
 
     def wide(self, *wanted: str) -> Tensor:
-        """The same in float32, for a packer to store as it likes."""
+        """The same in float32, for a packer to store as it chooses."""
         parts = [self._one(name) for name in wanted]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def matrix(self, *wanted: str, codes: bool) -> Tensor | Codes:
-        """The same, with `codes` as the file keeps it, if it does."""
+        """The same or, with `codes`, as the file's codes if it has them."""
         kept = [self.source.codes(name) for name in wanted] if codes else []
         found = [part for part in kept if part is not None]
         whole = Codes.below(found) if len(found) == len(wanted) else None

@@ -68,7 +68,7 @@ async def serve(request: Request[Any, Any, Any], services: Services, operation: 
                 call = _call(request, services, connection, principal)
                 response = await _once(connection, repeatable, operation, call, arguments)
         except CatalogueError as error:
-            raise _told(error) from error
+            raise _as_gateway_error(error) from error
         except _FAULTS as error:
             logger.warning(
                 "admin.not_served",
@@ -187,7 +187,7 @@ def _response(answer: msgspec.Struct, status: int) -> Response[bytes]:
     return Response(msgspec.json.encode(answer), status_code=status, media_type="application/json")
 
 
-def _told(error: CatalogueError) -> GatewayError:
+def _as_gateway_error(error: CatalogueError) -> GatewayError:
     message = f"{str(error)[:1].upper()}{str(error)[1:]}."
     if isinstance(error, NotFound):
         return ObjectNotFound(message)

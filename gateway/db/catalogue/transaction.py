@@ -64,6 +64,6 @@ def _refusal(error: DBAPIError, what: str) -> CatalogueError | None:
 
 
 def _constraint(error: DBAPIError) -> str:
-    """The constraint's name, which is meant to be read by people: quotas_allowed_range, tenants_name_form."""
+    """The constraint's name, which is written to be read: quotas_allowed_range, tenants_name_form."""
     cause = error.orig.__cause__ if error.orig is not None else None
     return str(getattr(cause, "constraint_name", None) or "a constraint of the schema")

@@ -3,7 +3,7 @@
 import json
 
 from gateway.api.completion_shape import CompletionShape
-from gateway.api.shape import Choice, Heading, TokensDetails, Usage
+from gateway.api.shape import AnswerSpec, Choice, TokensDetails, Usage
 from shared import wire
 
 USAGE = Usage(prompt_tokens=1, completion_tokens=4, total_tokens=5, prompt_tokens_details=TokensDetails(0))
@@ -13,7 +13,7 @@ OFFSETS = [0, 1, 1, 1, 2, 3, 4]
 
 
 def shape() -> CompletionShape:
-    return CompletionShape(Heading("r", 0, "m", choices=2, logprobs=True, include_usage=False))
+    return CompletionShape(AnswerSpec("r", 0, "m", choices=2, logprobs=True, include_usage=False))
 
 
 def entries() -> list[wire.TokenLogprob]:

@@ -55,7 +55,7 @@ class Device:
             sample_rows=np.array([] if drawn is None else start[1:] - 1, np.int64),
             samples=[],
         )
-        self.rows.tell(batch)
+        self.rows.send(batch)
         given = torch.from_numpy(np.maximum(batch.ids, -1))
         told = BatchRows(torch.from_numpy(batch.rows), torch.from_numpy(start), given)
         out = PreparedBatch.of(len(batch.ids), len(parts), BLOCKS_MAX, CPU)

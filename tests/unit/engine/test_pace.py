@@ -94,7 +94,7 @@ def chunk_beside(decodes: int, *, typical: int = 1, found: int = 0) -> Schedule:
     """What a step has of a long prompt of which `found` tokens are computed, beside so many decodes."""
     scheduler = make_scheduler(blocks=200, pace=2.5, tokens_per_step=250, sequences_max=32)
     for _ in range(500):
-        scheduler.took(Work(typical), Pace(2.5).expected_s(Work(typical)))
+        scheduler.record_time(Work(typical), Pace(2.5).expected_s(Work(typical)))
     long = make_sequence(99, 250, tokens_max=251)
     enqueue(scheduler, *(make_sequence(arrival, 2, tokens_max=6) for arrival in range(decodes)), long)
     plan = scheduler.schedule()
@@ -122,8 +122,8 @@ def test_a_prompt_gets_on_however_dear_its_tokens_are():
     enqueue(scheduler, make_sequence(0, 2, tokens_max=40))
     run_step(scheduler)
     for _ in range(200):
-        scheduler.took(Work(1).beside(8, 0), 60.0)
-        scheduler.took(Work(1), 0.001)
+        scheduler.record_time(Work(1).beside(8, 0), 60.0)
+        scheduler.record_time(Work(1), 0.001)
     enqueue(scheduler, make_sequence(1, 40, tokens_max=41))
     assert [chunk.tokens for chunk in run_step(scheduler).chunks] == [TOKENS_LEAST]
 
