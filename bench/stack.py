@@ -140,12 +140,14 @@ def _workload(clients: int, output_tokens: int, *, warm: bool = False) -> Worklo
 
 
 def _resolved(dtype: DtypeName, weights: WeightsMode) -> str:
-    """The type of activations when the worker is told this on this machine."""
+    """The type of activations when the worker is told this on this machine; the demo model is kept in codes."""
     import torch  # noqa: PLC0415 - seconds, and only here
 
     from worker.models.load import resolve_dtype  # noqa: PLC0415
 
-    return {torch.float32: "fp32", torch.bfloat16: "bf16"}[resolve_dtype(dtype, torch.device("cpu"), weights)]
+    return {torch.float32: "fp32", torch.bfloat16: "bf16"}[
+        resolve_dtype(dtype, torch.device("cpu"), weights, codes=True)
+    ]
 
 
 def _rows(before: Row, server: str, measured: Measured) -> list[Row]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kernels.packed_matmul import ROWS_FEW, multiply_few, multiply_many
 from kernels.rounded_matmul import multiply, round_rows
-from kernels.vector_code import GROUP, LANES, PART, PARTS
+from kernels.vector_code import GROUP, HAS_HALVES, LANES, PART, PARTS
 
 _NONE: NDArray[np.float32] = np.empty((0, 0, 0), np.float32)
 
@@ -23,8 +23,8 @@ _NONE: NDArray[np.float32] = np.empty((0, 0, 0), np.float32)
 class PackedWeight:
     outputs: int
     codes: NDArray[Any]  # [tiles, groups, 32, 16] int8 or uint16 (bfloat16), or [tiles, groups, 4, 16, 4] uint8 of two
-    scales: NDArray[np.float32]  # [tiles, groups, 16], or empty
-    minimums: NDArray[np.float32]  # the same
+    scales: NDArray[Any]  # [tiles, groups, 16] float32 or uint16 (float16), or empty
+    minimums: NDArray[Any]  # the same
 
     @property
     def nbytes(self) -> int:
@@ -81,8 +81,14 @@ def fresh(shape: tuple[int, ...]) -> tuple[Tensor, NDArray[np.float32]]:
     return torch.from_numpy(array), array
 
 
-def _factors(values: Tensor | None) -> NDArray[np.float32]:
-    return _NONE if values is None else _tiled(values.unsqueeze(-1)).squeeze(2).numpy()
+def _factors(values: Tensor | None) -> NDArray[Any]:
+    """In float16 where that is exact, as it is for what GGUF files and our own rounding keep in it."""
+    if values is None:
+        return _NONE
+    halves = values.half()
+    if HAS_HALVES and torch.equal(halves.float(), values):
+        return _tiled(halves.view(torch.int16).unsqueeze(-1)).squeeze(2).numpy().view(np.uint16)
+    return _tiled(values.unsqueeze(-1)).squeeze(2).numpy()
 
 
 def _tiled(rows: Tensor) -> Tensor:

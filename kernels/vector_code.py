@@ -3,7 +3,8 @@
 A weight of `[outputs, inputs]` is cut into tiles of 16 outputs, and each tile into groups of 32 inputs that share a
 scale (and a minimum). The lanes of a vector are 16 outputs of one input, so that nothing is ever summed across lanes.
 The type of the codes says what they are: uint8 is two 4-bit codes a byte (`scale * code + minimum`), int8 is
-`scale * code`, uint16 is a bfloat16, float32 is itself.
+`scale * code`, uint16 is a bfloat16, float32 is itself. Scales and minimums are float32, or uint16 that are float16:
+a step of few rows takes as long as memory needs to bring the weights, and factors are a third of a 4-bit weight.
 
 4-bit codes lie so that they are ready for products of bytes too: a 32-bit word of an output has eight of its inputs,
 the first four in the low halves of its bytes and the next four in the high ones.
@@ -14,6 +15,7 @@ Knows no rows and no results.
 from collections.abc import Iterator
 from typing import Any
 
+import llvmlite.binding
 from llvmlite import ir
 from numba.core import cgutils, types
 
@@ -22,8 +24,11 @@ GROUP = 32  # inputs that share a scale, as in GGUF's formats
 PART = 8  # inputs of a group that are written out; all 32 are no faster and take four times as long to compile
 PARTS = GROUP // PART
 
+_FEATURES = llvmlite.binding.get_host_cpu_features()
+HAS_HALVES = bool(_FEATURES.get("f16c", not llvmlite.binding.get_process_triple().startswith("x86")))
+
 INT = ir.IntType(64)
-BYTE, WORD, FLOAT = ir.IntType(8), ir.IntType(32), ir.FloatType()
+BYTE, SHORT, WORD, FLOAT = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.FloatType()
 FLOATS, WORDS = ir.VectorType(FLOAT, LANES), ir.VectorType(WORD, LANES)
 
 
@@ -76,7 +81,14 @@ class Emitter:
     def factors(self, kind: Any, scales: Any, minimums: Any, group: Any) -> list[Any]:
         """What a group's codes are multiplied with, and what is added to them, as far as its format has these."""
         present = {types.uint8: (scales, minimums), types.int8: (scales,)}.get(kind, ())
-        return [self.load(self.at(array.data, (group, INT(LANES))), FLOAT, align=4) for array in present]
+        return [self._factor(array.data, group) for array in present]
+
+    def _factor(self, data: Any, group: Any) -> Any:
+        place = self.at(data, (group, INT(LANES)))
+        if data.type.pointee == FLOAT:
+            return self.load(place, FLOAT, align=4)
+        halves = self.builder.bitcast(self.load(place, SHORT, align=2), ir.VectorType(ir.HalfType(), LANES))
+        return self.builder.fpext(halves, FLOATS)
 
     def four_bit_words(self, codes: Any, group: Any, part: Any) -> Any:
         """Eight codes of each output, in the order that this module's docstring gives."""
@@ -92,7 +104,7 @@ class Emitter:
                 code = builder.and_(builder.lshr(words, self.words(shift)), self.words(15))
                 yield self.fma(builder.sitofp(code, FLOATS), *factors)
             return
-        element = {types.int8: BYTE, types.uint16: ir.IntType(16), types.float32: FLOAT}[kind]
+        element = {types.int8: BYTE, types.uint16: SHORT, types.float32: FLOAT}[kind]
         for number in range(PART):
             place = self.at(
                 codes.data, (group, INT(LANES * GROUP)), (part, INT(LANES * PART)), (INT(number), INT(LANES))

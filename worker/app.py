@@ -202,11 +202,11 @@ def _load_torch(settings: WorkerSettings, path: Path) -> tuple[Card, Runner]:
     from kernels import shared_work  # noqa: PLC0415
     from kernels.cpu import CpuOps  # noqa: PLC0415
     from worker.engine.torch_runner import TorchRunner, kv_blocks, kv_dtype  # noqa: PLC0415
-    from worker.models.load import load_model, resolve_dtype  # noqa: PLC0415
+    from worker.models.load import load_model  # noqa: PLC0415
 
     torch.set_num_threads(settings.threads or machine.cores())
     device = torch.device("cpu")
-    compiled = settings.weights != "fp32" and resolve_dtype(settings.dtype, device, settings.weights) == torch.float32
+    compiled = settings.weights != "fp32" and settings.dtype != "bf16"  # most likely: with `auto` the file has a say
     first = beside(os.environ) if compiled else contextlib.nullcontext(False)
     try:
         with first as compiling, ThreadPoolExecutor(max_workers=1) as another:

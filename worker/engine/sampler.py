@@ -24,6 +24,7 @@ from worker.engine.noise import exponential, noise_keys
 from worker.engine.truncation import CANDIDATES, Limits, floors_of, floors_of_wide, log_total, truncates
 
 SLICE_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 24}
+ROWS_FEW = 4
 NOT_FINITE = "its logits are not finite"
 ALL_BANNED = "every token is banned"
 
@@ -60,7 +61,7 @@ def _joined(parts: list[Sampled]) -> Sampled:
 
 
 def _sample(logits: Tensor, params: list[SampleParams]) -> Sampled:
-    sums = logits.sum(-1)  # one NaN or infinity makes it so; cheaper than a test per element
+    sums = _sums(logits)  # one NaN or infinity makes it so; cheaper than a test per element
     processed = process(logits, params)
     drawn = [row for row, p in enumerate(params) if p.temperature >= TEMPERATURE_MIN]
     scaled = processed / _temperatures(params, logits.device) if drawn else processed
@@ -87,6 +88,13 @@ def _temperatures(params: list[SampleParams], device: torch.device) -> Tensor:
 
 def _rows(values: Tensor, rows: list[int]) -> Tensor:
     return values if len(rows) == len(values) else values[rows]
+
+
+def _sums(values: Tensor) -> Tensor:
+    """[rows]. Of few rows on a CPU by numpy: torch wakes its threads for it, which takes longer than the sums."""
+    if values.device.type == "cpu" and len(values) <= ROWS_FEW:
+        return torch.from_numpy(values.numpy().sum(-1))
+    return values.sum(-1)
 
 
 def _argmax(values: Tensor) -> Tensor:

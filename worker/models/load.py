@@ -14,6 +14,7 @@ from worker.models.config import ModelConfig
 from worker.models.gguf_file import GgufFile
 from worker.models.gguf_source import GgufSource
 from worker.models.layers import bf16_is_native
+from worker.models.names import layer_name
 from worker.models.packer import WeightsMode, packer
 from worker.models.source import TensorSource
 from worker.models.weights import Weights, load_weights
@@ -47,9 +48,9 @@ def load_model(
     Raises ModelFileError, and ValueError for a way to store weights that the device or the dtype does not support.
     """
     where = device or torch.device("cpu")
-    chosen = resolve_dtype(dtype, where, weights)
-    pack = packer(weights, chosen, where, rounds=dtype == "auto")
     card, source = _open(path)
+    chosen = resolve_dtype(dtype, where, weights, codes=dtype == "auto" and _keeps_codes(source))
+    pack = packer(weights, chosen, where, rounds=dtype == "auto")
     loaded = load_weights(source, card.config, dtype=chosen, device=where, pack=pack, progress=progress)
     return LoadedModel(card, loaded, chosen, where)
 
@@ -65,12 +66,20 @@ def _open(path: Path) -> tuple[Card, TensorSource]:
     return card, GgufSource(file, card.config)
 
 
-def resolve_dtype(name: DtypeName, device: torch.device, weights: WeightsMode = "auto") -> torch.dtype:
-    """`auto` is bfloat16 on a GPU and on a processor that multiplies it natively, unless the weights are to be float32;
-    float32 elsewhere.
+def _keeps_codes(source: TensorSource) -> bool:
+    """Whether its products can be multiplied as it keeps them; those of a file are mostly alike."""
+    name = layer_name(0, "down")
+    return source.shape(name) is not None and source.codes(name) is not None
+
+
+def resolve_dtype(name: DtypeName, device: torch.device, weights: WeightsMode = "auto", *, codes: bool) -> torch.dtype:
+    """`auto` is bfloat16 on a GPU, unless the weights are to be float32. On a CPU it is float32, which layers in one
+    call compute in (`whole_layers`), unless the processor multiplies bfloat16 natively and the weights are not kept in
+    few bits. codes: whether the file keeps them so.
     """
-    if name == "auto" and weights == "fp32":
+    if name != "auto":
+        return {"fp32": torch.float32, "bf16": torch.bfloat16}[name]
+    few_bits = weights in ("int8", "int4") or (weights == "auto" and codes)
+    if weights == "fp32" or (device.type == "cpu" and (few_bits or not bf16_is_native())):
         return torch.float32
-    if name == "auto":
-        return torch.bfloat16 if device.type != "cpu" or bf16_is_native() else torch.float32
-    return {"fp32": torch.float32, "bf16": torch.bfloat16}[name]
+    return torch.bfloat16

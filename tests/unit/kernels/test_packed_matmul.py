@@ -2,17 +2,19 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from kernels.packed_matmul import ROWS_FEW, ROWS_WIDE
 from kernels.packed_weight import PackedWeight, matmul, pack
+from kernels.vector_code import HAS_HALVES
 
 ROWS = sorted({1, 2, 3, ROWS_FEW, ROWS_FEW + 1, ROWS_WIDE, ROWS_WIDE + 3, 2 * ROWS_WIDE + ROWS_FEW + 1})
 
 
 def weight(kind: str, outputs: int, inputs: int) -> tuple[PackedWeight, torch.Tensor]:
-    """Packed, and the same numbers in float32."""
+    """Packed, and the same numbers in float32. Factors of 8 bits are kept in float16, which they fit."""
     generator = torch.Generator().manual_seed(outputs + inputs)
     groups = (outputs, inputs // 32)
     scales = torch.rand(groups, generator=generator) + 0.1
@@ -22,6 +24,7 @@ def weight(kind: str, outputs: int, inputs: int) -> tuple[PackedWeight, torch.Te
         wide = codes.view(*groups, 32).float() * scales.unsqueeze(-1) + minimums.unsqueeze(-1)
         return pack(codes, scales, minimums), wide.view(outputs, inputs)
     if kind == "8 bits":
+        scales = scales.half().float()
         codes = torch.randint(-127, 128, (outputs, inputs), generator=generator, dtype=torch.int8)
         return pack(codes, scales), (codes.view(*groups, 32).float() * scales.unsqueeze(-1)).view(outputs, inputs)
     codes = torch.randn(outputs, inputs, generator=generator).bfloat16()
@@ -58,4 +61,15 @@ def test_a_row_is_bitwise_the_same_alone_and_beside_loud_neighbours(kind, rows):
 
 def test_bits_that_are_kept():
     sizes = {kind: weight(kind, 160, 320)[0].nbytes * 8 / (160 * 320) for kind in KINDS}
-    assert sizes == {"4 bits": 6, "8 bits": 9, "bfloat16": 16}
+    assert sizes == {"4 bits": 6, "8 bits": 8.5 if HAS_HALVES else 9, "bfloat16": 16}
+
+
+def test_factors_are_kept_in_few_bits_only_if_that_is_exact():
+    codes = torch.zeros(16, 64, dtype=torch.int8)
+    exact = torch.tensor([[0.5, 2.0**-24]]).expand(16, 2).contiguous()
+    for factors, fit in ((exact, HAS_HALVES), (exact + 1e-5, False), (exact * 1e6, False), (exact / 2, False)):
+        packed = pack(codes, factors)
+        assert packed.scales.dtype == (np.uint16 if fit else np.float32)
+        assert packed.scales.view(np.float16 if fit else np.float32).astype(np.float32)[0, :, 0].tolist() == (
+            factors[0].tolist()
+        )

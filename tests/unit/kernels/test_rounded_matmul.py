@@ -17,7 +17,7 @@ def weight(outputs: int, inputs: int) -> tuple[PackedWeight, torch.Tensor]:
     """Packed, and the same numbers in float64. The first output has the largest codes: its sums are the largest."""
     generator = torch.Generator().manual_seed(outputs + inputs)
     groups = (outputs, inputs // GROUP)
-    scales = torch.rand(groups, generator=generator) + 0.1
+    scales = (torch.rand(groups, generator=generator) + 0.1).half().float()
     minimums = torch.randn(groups, generator=generator)
     codes = torch.randint(0, 16, (outputs, inputs), generator=generator, dtype=torch.uint8)
     codes[0] = 15

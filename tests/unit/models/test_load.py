@@ -5,10 +5,11 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
 
+from kernels.cpu import CpuOps
 from tests.unit.models import tiny
+from tests.unit.models.stepper import Stepper
 from tests.unit.models.tiny import Recipe
 from worker.models.errors import ModelFileError
-from worker.models.layers import bf16_is_native
 from worker.models.load import load_model, resolve_dtype
 
 
@@ -109,9 +110,46 @@ def test_progress_ends_at_one(tmp_path):
     assert seen[-1] == pytest.approx(1.0)
 
 
-def test_auto_follows_the_processor():
+@pytest.fixture(params=[False, True], ids=["emulated", "native"])
+def native(request, monkeypatch):
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: request.param, raising=False)
+    return request.param
+
+
+def test_an_explicit_type_is_taken(native):
     cpu = torch.device("cpu")
-    assert resolve_dtype("auto", cpu) is (torch.bfloat16 if bf16_is_native() else torch.float32)
-    assert resolve_dtype("fp32", cpu) is torch.float32
-    assert resolve_dtype("bf16", cpu) is torch.bfloat16
-    assert resolve_dtype("auto", torch.device("cuda")) is torch.bfloat16
+    assert resolve_dtype("fp32", cpu, codes=False) is torch.float32
+    assert resolve_dtype("bf16", cpu, codes=True) is torch.bfloat16
+    assert resolve_dtype("auto", torch.device("cuda"), codes=True) is torch.bfloat16
+
+
+def test_auto_follows_the_processor_unless_weights_have_few_bits(native):
+    cpu = torch.device("cpu")
+    wide = torch.bfloat16 if native else torch.float32
+    for weights, codes, want in (
+        ("auto", False, wide),
+        ("bf16", False, wide),
+        ("bf16", True, wide),
+        ("auto", True, torch.float32),
+        ("int4", False, torch.float32),
+        ("int8", False, torch.float32),
+        ("fp32", False, torch.float32),
+    ):
+        assert resolve_dtype("auto", cpu, weights, codes=codes) is want, (weights, codes)
+
+
+@pytest.mark.parametrize("kind", [Kind.Q4_1, Kind.Q8_0])
+def test_a_file_of_few_bits_is_computed_in_float32(tmp_path, native, kind):
+    assert load_model(Recipe(kind=kind).write(tmp_path / "m.gguf")).dtype is torch.float32
+
+
+@pytest.mark.parametrize("native", [True], indirect=True)
+@pytest.mark.parametrize("kind", [Kind.BF16, Kind.F32])
+def test_what_auto_chooses_for_wide_files_computes_the_model(tmp_path, native, kind):
+    path = Recipe(kind=kind).write(tmp_path / "m.gguf")
+    model = load_model(path)
+    assert model.dtype is torch.bfloat16
+    ids = [3, 50, 9, 70]
+    got = Stepper(model, CpuOps()).step(a=ids)["a"]
+    want = Stepper(load_model(path, "fp32", weights="fp32"), CpuOps()).step(a=ids)["a"]
+    assert (got - want).abs().mean() < 0.05 * want.abs().mean()

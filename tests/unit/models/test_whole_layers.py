@@ -42,9 +42,24 @@ def path(tmp_path_factory):
     return recipe.write(tmp_path_factory.mktemp("model") / "tiny.gguf")
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["exact", "rounds"])
-def model(request, path):
-    return load(path, rounds=request.param)
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """The products that are never rounded, and 4 bits for the head, which are."""
+    kinds = {
+        f"blk.{layer}.{part}.weight": Kind.BF16 for layer in range(tiny.LAYERS) for part in ("attn_output", "ffn_down")
+    }
+    recipe = Recipe(tiny.tensors(vocab=272), kind=Kind.Q8_0, kinds={"token_embd.weight": Kind.Q4_1, **kinds})
+    return recipe.write(tmp_path_factory.mktemp("mixed") / "tiny.gguf")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[("path", False), ("path", True), ("mixed", True)],
+    ids=["exact", "rounds", "8 bits, bfloat16 and a rounded head"],
+)
+def model(request):
+    name, rounds = request.param
+    return load(request.getfixturevalue(name), rounds=rounds)
 
 
 def whole(model) -> Stepper:
@@ -107,9 +122,19 @@ def test_what_a_first_start_compiles_beforehand_is_what_is_called(model):
         assert len(function.signatures) == 1
 
 
+def test_8_bits_and_bfloat16_are_as_exact_as_operations_one_by_one(mixed):
+    model = load(mixed, rounds=True)
+    first = model.weights.layers[0]
+    kept = [layer.weight.codes.dtype.name for layer in (first.qkv, first.attention_output, first.gate_up, first.down)]
+    assert kept == ["int8", "uint16", "int8", "uint16"]
+    got, want = several(whole(model)), several(Stepper(model, ReferenceOps()))
+    for name, rows in got.items():
+        torch.testing.assert_close(rows, want[name], rtol=1e-3, atol=1e-3)
+
+
 def test_the_head_is_computed_by_the_same_threads_and_beside_loud_rows_the_same(model):
     head = whole(model).decoder.weights.head
-    assert isinstance(head, SharedLinear)
+    assert isinstance(head, SharedLinear) == (not model.weights.head.rounds)
     for rows in (1, 3, 5, 20):
         x = torch.randn(rows, tiny.HIDDEN, generator=torch.Generator().manual_seed(rows))
         got = head(x)
