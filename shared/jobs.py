@@ -173,13 +173,18 @@ def publication(pool: str, tier: int, tenant: str, data: bytes, *, msg_id: str, 
     return Publication(subjects.job_subject(pool, tier, tenant), data, headers)
 
 
-def posted(answer: Answer | None) -> int:
-    """The sequence number under which a job was stored. Raises QueueRefused, QueueMissing, BusUnavailable."""
+def acknowledged(answer: Answer | None) -> Ack:
+    """What a stream says to a question that was a publication. Raises QueueMissing, BusUnavailable."""
     if answer is None:
         raise BusUnavailable("JetStream did not answer in time")
     if answer.nobody:
         raise QueueMissing("no such stream")
-    return _sequence(_decode(answer, Ack))
+    return _decode(answer, Ack)
+
+
+def posted(answer: Answer | None) -> int:
+    """The sequence number under which a job was stored. Raises QueueRefused, QueueMissing, BusUnavailable."""
+    return _sequence(acknowledged(answer))
 
 
 def _sequence(ack: Ack) -> int:

@@ -4,6 +4,7 @@ It knows no subject: what a role may do is `shared.subjects.permissions`. The co
 nats-server reads too, so that any path and password is quoted right.
 """
 
+import os
 import shutil
 import sysconfig
 from pathlib import Path
@@ -55,6 +56,11 @@ def permissions(role: subjects.Role) -> dict[str, tuple[str, ...]]:
     return {"publish": allowed.publish, "subscribe": allowed.subscribe}
 
 
+def threads(cores: int) -> int:
+    """That it computes on. With as many as cores, as Go has it, each message wakes some that find nothing to do."""
+    return max(1, cores // 2)
+
+
 def child(directory: DataDirectory, port: int, secrets: Secrets) -> Child:
     """Write the configuration; the server as a child of the supervisor."""
     file = directory.nats / "nats-server.json"
@@ -63,7 +69,7 @@ def child(directory: DataDirectory, port: int, secrets: Secrets) -> Child:
     return Child(
         name="nats",
         argv=[program(), "--config", str(file)],
-        env={},
+        env={"GOMAXPROCS": str(threads(os.cpu_count() or 1))},
         log=directory.logs / "nats.log",
         address=f"{LOOPBACK}:{port}",
     )

@@ -24,6 +24,7 @@ from shared.bus import Bus, BusError, translated
 
 BATCH_MAX: Final = 500
 GATHER_S: Final = 0.05  # how long a first event waits for company
+GATHER_BUSY_S: Final = 0.25  # the same after a batch that had some: a batch costs what several events do
 IDLE_S: Final = 5.0
 TIMEOUT_S: Final = 2.0
 RETRY_S: Final = 1.0
@@ -41,6 +42,7 @@ class Ledger:
         self._bus = bus
         self._log = log.get("ledger")
         self._upkeep_at_s = 0.0
+        self._gather_s = GATHER_S
         self.writer = Writer(pool)
         self.books = Books(bus, pool)
 
@@ -68,6 +70,7 @@ class Ledger:
                 messages = await self._next(subscription)
                 if not messages:
                     return
+                self._gather_s = GATHER_BUSY_S if len(messages) > 1 else GATHER_S
                 await self._take(messages)
         finally:
             with contextlib.suppress(*_BUS_FAULTS):
@@ -89,7 +92,7 @@ class Ledger:
         except (nats.errors.TimeoutError, TimeoutError):
             return []
         try:
-            return first + await subscription.fetch(BATCH_MAX - 1, timeout=GATHER_S)
+            return first + await subscription.fetch(BATCH_MAX - 1, timeout=self._gather_s)
         except (nats.errors.TimeoutError, TimeoutError):
             return first
         except asyncio.CancelledError:

@@ -32,10 +32,17 @@ def event(request: str = "r", attempt: int = 1) -> wire.UsageEvent:
     )
 
 
+async def stored(publisher: UsagePublisher, sent: wire.UsageEvent, timeout_s: float = 5.0) -> bool:
+    """Whether it was durable in time."""
+    told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    publisher.submit_then(sent, told.set_result, timeout_s)
+    return await told
+
+
 async def test_an_event_is_kept_until_its_stream_is_there(nats_server: services.NatsServer) -> None:
     async with Bus(nats_server.url, name="test", role="worker") as bus, UsagePublisher(bus) as publisher:
         await bus.wait_ready(10)
-        assert not await publisher.publish(event(), 0.3)
+        assert not await stored(publisher, event(), 0.3)
         assert publisher.pending == 1
         await publisher.ensure()
         assert await publisher.drain(5) == 0
@@ -49,7 +56,7 @@ async def test_an_event_waits_out_an_outage(nats_server: services.NatsServer) ->
         await publisher.ensure()
         nats_server.stop(kill=True)
         await asyncio.sleep(0.05)
-        sent = [asyncio.create_task(publisher.publish(event(f"r{number}"), 10)) for number in range(20)]
+        sent = [asyncio.create_task(stored(publisher, event(f"r{number}"), 10)) for number in range(20)]
         await asyncio.sleep(0.2)
         nats_server.start()
         assert await asyncio.gather(*sent) == [True] * 20
@@ -66,9 +73,9 @@ async def test_two_writers_of_one_attempt_leave_one_event(nats_server: services.
         await one.wait_ready(10)
         await two.wait_ready(10)
         await worker.ensure()
-        assert await asyncio.gather(worker.publish(event()), gateway.publish(event())) == [True, True]
-        assert await worker.publish(event(attempt=2))
-        assert [stored.attempt for stored in await usage(nats_server.url, expected=2)] == [1, 2]
+        assert await asyncio.gather(stored(worker, event()), stored(gateway, event())) == [True, True]
+        assert await stored(worker, event(attempt=2))
+        assert [each.attempt for each in await usage(nats_server.url, expected=2)] == [1, 2]
 
 
 async def test_memory_is_bounded(nats_server: services.NatsServer) -> None:
@@ -85,7 +92,7 @@ async def test_memory_is_bounded(nats_server: services.NatsServer) -> None:
         await bus.wait_ready(10)
         await publisher.ensure()
         assert await publisher.drain(5) == 0
-        assert {stored.request for stored in await usage(nats_server.url, expected=3)} == {"r2", "r3", "r4"}
+        assert {each.request for each in await usage(nats_server.url, expected=3)} == {"r2", "r3", "r4"}
 
 
 def test_the_stream_keeps_events_until_the_ledger_has_them() -> None:

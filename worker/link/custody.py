@@ -7,11 +7,11 @@ duplicate has no usage event. An error of one request ends that request and no o
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVarTuple
 
 from shared import log, wire
 from shared.clock import Clock
-from shared.tasks import Tasks
 from shared.trace import Tracer
 from shared.usage import UsagePublisher
 from worker.engine.engine import Engine
@@ -47,7 +47,6 @@ class Custody:
         pace: Pace,
         outbox: Outbox,
         usage: UsagePublisher,
-        tasks: Tasks,
         room_changed: Callable[[], None],
         limits: LinkLimits,
         clock: Clock,
@@ -59,7 +58,6 @@ class Custody:
         self._room = room
         self._outbox = outbox
         self._usage = usage
-        self._tasks = tasks
         self._room_changed = room_changed
         self._limits = limits
         self._clock = clock
@@ -217,11 +215,14 @@ class Custody:
             self._usage.submit(event, trace=attempt.trace_id)
             self._send_end(attempt, ending)
         else:
-            ended = self._end_after_bill(attempt, event, ending)
-            self._tasks.spawn(ended, "end", request=attempt.job.request, trace=attempt.trace_id)
+            then = partial(self._end_after_bill, attempt.key, ending)
+            self._usage.submit_then(event, then, self._limits.bill_timeout_s, trace=attempt.trace_id)
 
-    async def _end_after_bill(self, attempt: Attempt, event: wire.UsageEvent, ending: Ending) -> None:
-        if not await self._usage.publish(event, self._limits.bill_timeout_s, trace=attempt.trace_id):
+    def _end_after_bill(self, key: str, ending: Ending, durable: bool) -> None:
+        self._guarded(key, self._end_billed, ending, durable)
+
+    def _end_billed(self, attempt: Attempt, ending: Ending, durable: bool) -> None:
+        if not durable:
             self._log.warning("usage.late", request=attempt.job.request, trace=attempt.trace_id)
         self._send_end(attempt, ending)
 

@@ -16,7 +16,6 @@ from shared import cards, log, subjects, tasks, wire
 from shared.bus import Bus, BusError
 from shared.clock import Clock, SystemClock
 from shared.jobs import JobQueue
-from shared.tasks import Tasks
 from shared.trace import Off, Tracer
 from shared.usage import UsagePublisher
 from worker.engine.config import EngineConfig
@@ -68,7 +67,6 @@ class Link:
         clock = clock or SystemClock()
         self.bus = Bus(nats_url, name=worker, role="worker")
         self._queue = JobQueue(self.bus)
-        self._tasks = Tasks("link")
         self.usage = UsagePublisher(self.bus)
         self.outbox = Outbox(self.bus, worker, self.limits, clock)
         self._beats = Beats(
@@ -84,7 +82,6 @@ class Link:
             pace=Pace(max(1, min(config.tokens_per_step, config.tokens_beside_decodes) // 2)),
             outbox=self.outbox,
             usage=self.usage,
-            tasks=self._tasks,
             room_changed=self._room_changed,
             limits=self.limits,
             clock=clock,
@@ -110,7 +107,7 @@ class Link:
     @property
     def ready(self) -> bool:
         """Claiming, as far as we know."""
-        return self.bus.ready and not self._draining and self._tasks.failed is None and self.fault is None
+        return self.bus.ready and not self._draining and self.fault is None
 
     @property
     def fault(self) -> str | None:
@@ -139,7 +136,7 @@ class Link:
         self.bus.on_connect(self.outbox.reconnected)
         self.custody.thread.start()
         try:
-            async with self.bus, self.usage, self._tasks:
+            async with self.bus, self.usage:
                 await self.bus.subscribe(subjects.cancel_subject(self.worker), self._on_cancel)
                 await self._beats.start()
                 loops = [
