@@ -112,7 +112,8 @@ def _keep_what_is_there() -> None:
 async def listening(services: Services, *, host: str, port: int) -> AsyncGenerator["asyncio.Task[None]"]:
     """Serve HTTP on (host, port) in this event loop; the task ends only when the server does. Raises OSError."""
     # The server takes no names, and would share the port with another one that listens on it.
-    family, _, _, _, (address, *_) = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    address = str(where[0])
     socket.create_server((address, port), family=family).close()
     server = Server(
         Front(services, create_app(services)),
