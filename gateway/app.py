@@ -111,11 +111,13 @@ def _keep_what_is_there() -> None:
 @asynccontextmanager
 async def listening(services: Services, *, host: str, port: int) -> AsyncGenerator["asyncio.Task[None]"]:
     """Serve HTTP on (host, port) in this event loop; the task ends only when the server does. Raises OSError."""
-    # The server would share the port with another one that listens on it.
-    socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    # The server takes no names, and would share the port with another one that listens on it.
+    family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    address = str(where[0])
+    socket.create_server((address, port), family=family).close()
     server = Server(
         Front(services, create_app(services)),
-        address=host,
+        address=address,
         port=port,
         interface=Interfaces.ASGINL,
         http=HTTPModes.http1,
@@ -127,7 +129,7 @@ async def listening(services: Services, *, host: str, port: int) -> AsyncGenerat
     )
     task = asyncio.create_task(server.serve())
     try:
-        await _answers(host, port)
+        await _answers(address, port)
         yield task
     finally:
         server.stop()

@@ -56,8 +56,11 @@ class OpsServer:
         try:
             async with asyncio.timeout(REQUEST_S):
                 if self._connections <= CONNECTIONS_MAX:
-                    head = await reader.readuntil(b"\r\n\r\n")
-                    writer.write(await self._respond(head.split(b"\r\n", 1)[0]))
+                    request = await reader.readuntil(b"\r\n\r\n")
+                    response = await self._respond(request.split(b"\r\n", 1)[0])
+                    if request.startswith(b"HEAD "):
+                        response = response[: response.index(b"\r\n\r\n") + 4]
+                    writer.write(response)
                     await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             logger.debug("ops.connection_dropped")

@@ -5,6 +5,7 @@ event loop or engine hangs can still report it.
 """
 
 import contextlib
+import socket
 import threading
 from collections.abc import Callable, Generator, Mapping
 from functools import partial
@@ -20,16 +21,31 @@ class _Handler(BaseHTTPRequestHandler):
     pages: dict[str, Callable[[], tuple[int, bytes]]]
 
     def do_GET(self) -> None:
-        page = self.pages.get(self.path)
+        self.wfile.write(self._headed())
+
+    def do_HEAD(self) -> None:
+        self._headed()
+
+    def _headed(self) -> bytes:
+        """Send the head of the response; its body."""
+        page = self.pages.get(self.path.partition("?")[0])
         status, body = page() if page is not None else (404, b"not found\n")
         self.send_response(status)
         self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        return body
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Scrapes are not events."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int, handler: type[_Handler]) -> None:
+        self.address_family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        super().__init__((str(where[0]), port), handler)
 
 
 @contextlib.contextmanager
@@ -47,10 +63,9 @@ def serving(
     pages = {"/metrics": lambda: (200, metrics()), **{path: partial(answer, wrong) for path, wrong in health.items()}}
     handler = type("Handler", (_Handler,), {"pages": pages})
     try:
-        server = ThreadingHTTPServer((host, port), handler)
+        server = _Server(host, port, handler)
     except OSError as error:
         raise CannotStart(f"the metrics port {host}:{port} cannot be used: {error.strerror}") from error
-    server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="ops", daemon=True)
     thread.start()
     try:

@@ -35,7 +35,7 @@ class UpSettings(msgspec.Struct, frozen=True, kw_only=True):
     def base_url(self) -> str:
         """What a client on this machine calls."""
         host = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host  # noqa: S104 - compared, not bound
-        return f"http://{host}:{self.port}/v1"
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/v1"
 
     def gateway_port(self, index: int) -> int:
         return self.port + index

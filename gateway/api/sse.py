@@ -14,7 +14,7 @@ from gateway.api.hangup import Hangup
 
 HEADERS: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
+    (b"cache-control", b"no-cache, no-transform"),  # a proxy that compresses holds events back
     (b"x-accel-buffering", b"no"),
 ]
 KEEP_ALIVE: Final = b": keep-alive\n\n"

@@ -3,11 +3,25 @@
 import uuid
 from collections.abc import AsyncIterator
 
+import aiohttp
 import pytest
 
+from gateway.app import listening
 from gateway.auth import address
 from tests.integration.test_http_hostile import raw
-from tests.scripted_gateway import AUTH, KEY, Caller, ScriptedGateway, eventually, scripted_gateway
+from tests.scripted_gateway import (
+    AUTH,
+    KEY,
+    Caller,
+    ScriptedDispatcher,
+    ScriptedGateway,
+    ScriptedLimiter,
+    ScriptedPrincipals,
+    eventually,
+    scripted_gateway,
+    scripted_services,
+)
+from tests.services import free_port
 from tests.tiny_model import MODEL, MODEL_ID
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -142,3 +156,15 @@ class TestHeadersThatLie:
             answer = await gateway.get(path, headers=headers)
             assert answer.status == 401
             assert KEY.encode() not in answer.body
+
+
+async def test_a_gateway_listens_on_a_name_too() -> None:
+    """As in `--host localhost`, or a container's own name; what serves HTTP takes addresses alone."""
+    port = free_port()
+    async with (
+        scripted_services(ScriptedPrincipals(), ScriptedLimiter(), ScriptedDispatcher()) as services,
+        listening(services, host="localhost", port=port),
+        aiohttp.ClientSession() as http,
+        http.get(f"http://localhost:{port}/v1/models") as response,
+    ):
+        assert response.status == 401

@@ -64,7 +64,7 @@ async def test_a_chat_answer(gateway: ScriptedGateway) -> None:
 
 async def test_a_chat_stream(gateway: ScriptedGateway) -> None:
     answer = await gateway.post(CHAT, {**ASK, "stream": True})
-    assert answer.headers["cache-control"] == "no-cache"
+    assert answer.headers["cache-control"] == "no-cache, no-transform"
     assert answer.headers["x-accel-buffering"] == "no"
     assert "content-length" not in answer.headers
     first, hello, world, last = answer.chunks

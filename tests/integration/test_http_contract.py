@@ -218,7 +218,7 @@ class TestStreams:
         headers = dict(line.split(": ", 1) for line in lines)
         assert status == "http/1.1 200 ok"
         assert headers["content-type"] == "text/event-stream; charset=utf-8"
-        assert headers["cache-control"] == "no-cache"
+        assert headers["cache-control"] == "no-cache, no-transform"
         assert headers["x-accel-buffering"] == "no"
         assert {"content-length", "content-encoding"}.isdisjoint(headers)
         assert headers["x-request-id"] == gateway.play.job.request

@@ -42,6 +42,7 @@ async def test_metrics_and_health() -> None:
         status, body = await fetch(port, get("/healthz/ready?x=1"))
         assert (status, json.loads(body)) == (200, {"ready": True, "wrong": {}})
         assert (await fetch(port, get("/")))[0] == 404
+        assert await fetch(port, b"HEAD /healthz/live HTTP/1.1\r\n\r\n") == (200, b"")
         assert (await fetch(port, b"POST /metrics HTTP/1.1\r\n\r\n"))[0] == 405
 
 
