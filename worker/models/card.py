@@ -55,7 +55,7 @@ def card_of_gguf(file: GgufFile) -> Card:
 
 
 def card_of_folder(folder: ModelFolder) -> Card:
-    config = hf_config.read_config(folder.fields("config.json"))
+    config = hf_config.read_config(folder.config())
     return _card(folder.name, folder.path, config, hf_text.read_text(folder, config.vocab_size))
 
 

@@ -15,6 +15,14 @@ from worker.models.json_file import Fields, read_fields
 from worker.models.safetensors_file import SafetensorsFile
 
 INDEX = "model.safetensors.index.json"
+CONFIG = "config.json"
+# What a folder without one may be.
+INSTEAD = {
+    "*.gguf": "of GGUF files, name one",
+    "adapter_config.json": "an adapter is no model; merge it into its own",
+    "snapshots/*": "of a cache of models, name a folder in snapshots",
+}
+CACHED = re.compile(r".*/models--(?P<full>[^/]+)/snapshots/[^/]+")  # a revision in that cache
 SHARD = re.compile(r"(?P<stem>.+)-\d+-of-(?P<count>\d+)\.safetensors")
 
 
@@ -26,7 +34,17 @@ class ModelFolder:
 
     @property
     def name(self) -> str:
-        return self.path.resolve().name
+        """The folder's; in Hugging Face's cache, where folders are named by revisions, the model's."""
+        place = self.path.resolve()
+        cached = CACHED.fullmatch(place.as_posix())
+        return cached["full"].rpartition("--")[2] if cached else place.name
+
+    def config(self) -> Fields:
+        """Raises ModelFileError, for a folder of something else with what it seems to be."""
+        if self.path.is_dir() and not (self.path / CONFIG).exists():
+            hints = (hint for pattern, hint in INSTEAD.items() if any(self.path.glob(pattern)))
+            raise ModelFileError(f"{self.path / CONFIG}: missing" + "".join(f" ({hint})" for hint in hints))
+        return self.fields(CONFIG)
 
     def fields(self, name: str, *, optional: bool = False) -> Fields:
         return read_fields(self.path / name, optional=optional)

@@ -209,7 +209,7 @@ def _map(path: Path) -> mmap.mmap:
                 msg = f"{path}: the file is empty"
                 raise ModelFileError(msg)
             if head != MAGIC:
-                msg = f"{path}: not a GGUF file"
+                msg = f"{path}: not a GGUF file (a model of safetensors is named by its folder)"
                 raise ModelFileError(msg)
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:

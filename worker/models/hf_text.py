@@ -21,7 +21,8 @@ from worker.models.text import ModelText
 
 TOKENIZER, CONFIG = "tokenizer.json", "tokenizer_config.json"
 ID_DIGITS_MAX = 9
-EXTRA = "extra_special_tokens"
+EXTRA = ("extra_special_tokens", "additional_special_tokens")  # an object of named ones, or a list
+ADDED = "added_tokens_decoder"
 NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
@@ -63,11 +64,15 @@ def _with_rows(
 
 
 def _config(folder: ModelFolder) -> Fields:
-    """tokenizer_config.json; older folders name the special tokens in a file of their own."""
+    """tokenizer_config.json; older folders name the special and the added tokens in files of their own."""
     config = folder.fields(CONFIG, optional=True)
     older = folder.fields("special_tokens_map.json", optional=True)
-    named = {key: value for key, value in older.values.items() if key in NAMED}
-    return Fields(config.place, named | config.values)
+    named = {key: value for key, value in older.values.items() if key in (*NAMED, *EXTRA)}
+    values = named | config.values
+    if ADDED not in values:
+        ids = folder.fields("added_tokens.json", optional=True)
+        values[ADDED] = {str(ids.integer(content, least=0)): {"content": content} for content in ids.values}
+    return Fields(config.place, values)
 
 
 def _tokenizer(folder: ModelFolder, config: Fields) -> Tokenizer:
@@ -94,16 +99,17 @@ def _tokenizer(folder: ModelFolder, config: Fields) -> Tokenizer:
 
 
 def _named(config: Fields) -> list[str]:
-    """Every special token that has a name; `extra_special_tokens` may also be a list, of such as are special anyway."""
+    """Every token that the config calls special."""
     found = [_content(config, key) for key in NAMED]
-    if isinstance(config.values.get(EXTRA), dict):
-        extra = config.inner(EXTRA)
-        found += [_content(extra, key) for key in extra.values]
+    for key in EXTRA:
+        several = config.values.get(key)
+        members = list(config.inner(key).values.values()) if isinstance(several, dict) else config.items(key)
+        found += [_content(Fields(config.place, {key: member}), key) for member in members]
     return [content for content in found if content is not None]
 
 
 def _added(config: Fields) -> Iterator[tuple[int, AddedToken]]:
-    decoder = config.inner("added_tokens_decoder")
+    decoder = config.inner(ADDED)
     for number in sorted(decoder.values, key=lambda key: (len(key), key)):
         entry = decoder.inner(number)
         if not (number.isascii() and number.isdecimal() and len(number) <= ID_DIGITS_MAX):

@@ -155,8 +155,20 @@ def test_a_tied_model_needs_its_embedding_alone(tmp_path, missing):
         assert "tensor model.embed_tokens.weight is missing" in refusal(path)
 
 
-def test_an_empty_folder(tmp_path):
-    assert refusal(tmp_path).startswith(f"{tmp_path / 'config.json'}: cannot be read")
+@pytest.mark.parametrize(
+    ("file", "hint"),
+    [
+        (None, ""),
+        ("m.gguf", " (of GGUF files, name one)"),
+        ("adapter_config.json", " (an adapter is no model; merge it into its own)"),
+        ("snapshots/0a1b/config.json", " (of a cache of models, name a folder in snapshots)"),
+    ],
+)
+def test_a_folder_of_something_else(tmp_path, file, hint):
+    if file is not None:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    assert refusal(tmp_path) == f"{tmp_path / 'config.json'}: missing{hint}"
 
 
 def test_a_folder_without_weights(folder):
@@ -270,6 +282,17 @@ def test_more_tokens_than_rows_are_refused(tmp_path):
 def test_the_name_is_the_folders(folder):
     assert read_card(folder).name == "tiny"
     assert read_card(folder).config.hidden == HIDDEN
+
+
+def test_a_model_in_hugging_faces_cache_has_its_own_name(folder, tmp_path):
+    """There a folder is named by a revision, and its files are links."""
+    revision = tmp_path / "models--org--Tiny-1.0" / "snapshots" / "0a1b2c"
+    revision.mkdir(parents=True)
+    for file in folder.iterdir():
+        (revision / file.name).symlink_to(file)
+    assert load_model(revision, "fp32").card.name == "Tiny-1.0"
+    (tmp_path / "link").symlink_to(revision)
+    assert read_card(tmp_path / "link").name == "Tiny-1.0"
 
 
 def test_progress_ends_at_one(folder):

@@ -80,6 +80,29 @@ def test_tokens_that_a_model_names_by_itself_are_special_too(folder):
     assert set(read_card(folder).special_ids) == {0, 1, tokenizer.token_to_id("!"), tokenizer.token_to_id("#")}
 
 
+@pytest.mark.parametrize("key", ["extra_special_tokens", "additional_special_tokens"])
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "special_tokens_map.json"])
+def test_tokens_in_a_list_of_special_ones_are_special(folder, key, file):
+    own = json.loads((folder / file).read_text()) if (folder / file).exists() else {}
+    write_json(folder / file, own | {key: ["!", {"content": "#"}, "<absent>"]})
+    card = read_card(folder)
+    tokenizer = Tokenizer.from_str(card.tokenizer_json.decode())
+    bang, hash_ = tokenizer.token_to_id("!"), tokenizer.token_to_id("#")
+    assert set(card.special_ids) == {0, 1, bang, hash_}
+    assert tokenizer.encode("#!").ids == [hash_, bang]
+
+
+def test_older_folders_keep_added_tokens_in_a_file_of_their_own(folder):
+    write_tokenizer(folder, vocab=100)
+    write_json(folder / "added_tokens.json", {"<tool>": 100})
+    card = read_card(folder)
+    assert Tokenizer.from_str(card.tokenizer_json.decode()).encode("<tool>").ids == [100]
+    assert card.vocabulary.token_bytes(100) == b"<tool>"
+    write_json(folder / "added_tokens.json", {"<tool>": 101})
+    with pytest.raises(ModelFileError, match="token 101"):
+        read_card(folder)
+
+
 def test_older_folders_name_their_tokens_in_a_file_of_their_own(folder):
     write_json(folder / "tokenizer_config.json", {"eos_token": "!"})
     write_json(folder / "special_tokens_map.json", {"bos_token": {"content": BOS}, "eos_token": EOS, "x": 1})
