@@ -105,7 +105,7 @@ def chat(
 def _first_model(conversation: Conversation) -> str:
     models = conversation.models()
     if not models:
-        raise CommandError("the gateway serves no model yet")
+        raise CommandError("the gateway serves no model now: `forebay fleet` shows its workers")
     return models[0]
 
 

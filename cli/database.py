@@ -27,7 +27,9 @@ class DatabaseSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def url() -> str:
-    """Raises SettingsError when FOREBAY_POSTGRES_URL is not set."""
+    """Raises CommandError when FOREBAY_POSTGRES_URL is not set."""
+    if not os.environ.get("FOREBAY_POSTGRES_URL"):
+        raise CommandError("FOREBAY_POSTGRES_URL is not set: source the demo.env of `forebay up`, or name the database")
     return load(DatabaseSettings, os.environ).postgres_url.reveal()
 
 

@@ -34,7 +34,7 @@ class Finding:
 
 
 def doctor(*, data_dir: Path | None = None) -> None:
-    """Check Python, packages, servers, model, memory, disk and ports; exit status 1 when something is missing.
+    """Check Python, packages, servers, model, memory, disk and ports; exit status 1 when something is wrong.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def doctor(*, data_dir: Path | None = None) -> None:
     table = Table(box=None, show_header=False)
     findings = list(_findings(settings))
     for finding in findings:
-        table.add_row(finding.what, "ok" if finding.good else "MISSING", finding.detail)
+        table.add_row(finding.what, "ok" if finding.good else "PROBLEM", finding.detail)
     Console(soft_wrap=True, highlight=False, markup=False).print(table)
     if not all(finding.good for finding in findings):
         sys.exit(1)
@@ -73,7 +73,7 @@ def _package(package: str, extra: str) -> Finding:
     try:
         return Finding(package, good=True, detail=version(package))
     except PackageNotFoundError:
-        return Finding(package, good=False, detail=f"install forebay[{extra}]")
+        return Finding(package, good=False, detail=f"not installed: `make up` does it, or pip with the extra {extra}")
 
 
 def _checked(what: str, check: Callable[[], str]) -> Finding:
@@ -97,7 +97,7 @@ def _ports(settings: UpSettings) -> str:
 
 def _model() -> Finding:
     if find_spec("gguf") is None:
-        return Finding("demo model", good=False, detail="install forebay[worker]")
+        return Finding("demo model", good=False, detail="no gguf: `make up` installs it, or pip with the extra worker")
     from worker.models.card import demo_model_path
     from worker.models.errors import ModelFileError
 

@@ -20,7 +20,7 @@ def value(_: object, tokens: Sequence[cyclopts.Token]) -> int | str:
 
 
 def _limit(what: str) -> cyclopts.Parameter:
-    return cyclopts.Parameter(converter=value, help=f"{what}. 0 allows none; left out, nothing is said.")
+    return cyclopts.Parameter(converter=value, help=f"{what}. 0 allows none; left out, no limit is set or changed.")
 
 
 @cyclopts.Parameter(name="*")

@@ -17,7 +17,8 @@ app = cyclopts.App(
     name="forebay",
     help="A multi-tenant, OpenAI-compatible gateway in front of a fleet of language-model workers.",
     version=lambda: version("forebay"),
-    help_format="plaintext",
+    help_format="markdown",  # which joins the lines of a docstring before it breaks them
+    default_parameter=cyclopts.Parameter(negative=()),  # no --no-json, no --empty-model
 )
 
 app.command("cli.up:up", help="Start everything on this machine.")

@@ -18,6 +18,8 @@ def answered(
     """The response, to be read inside. Raises CommandError for a refusal, and if there is no gateway at the address."""
     if not (key.isascii() and key.isprintable()):
         raise CommandError("that is no API key")
+    if not base_url.startswith(("http://", "https://")):
+        raise CommandError(f"{base_url} is no gateway's address: that begins with http:// or https://")
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json", "Connection": "close"}
     try:
         url = urlsplit(base_url)
@@ -29,7 +31,8 @@ def answered(
                     raise CommandError(_message(response))
                 yield response
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise CommandError(f"no gateway at {base_url}: {str(error) or type(error).__name__}") from error
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise CommandError(f"no gateway at {base_url}: {reason}") from error
 
 
 def _message(response: http.client.HTTPResponse) -> str:

@@ -90,7 +90,7 @@ def update(
     *,
     plan: str | None = None,
     status: Literal["active", "suspended"] | None = None,
-    ignore_unknown_fields: bool | None = None,
+    ignore_unknown_fields: Annotated[bool | None, cyclopts.Parameter(negative="--no-ignore-unknown-fields")] = None,
     options: LimitOptions = NO_OPTIONS,
 ) -> None:
     """Change a tenant. What is left out stays; every gateway obeys within a second.

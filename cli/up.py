@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from cyclopts import Parameter
 
 from cli.embedded import state
 from cli.embedded.directory import DataDirectory
-from cli.embedded.settings import environment, from_environment
+from cli.embedded.settings import UpSettings, environment, from_environment
 from cli.embedded.stack import command
 from cli.embedded.start import Start
 from cli.embedded.supervisor import Supervisor
@@ -122,7 +123,14 @@ def _detached(directory: DataDirectory, environ: dict[str, str]) -> None:
         while process.poll() is None:
             present = state.load(directory.state_file)
             if present is not None and present.supervisor.pid == process.pid and present.phase == "ready":
-                sys.stdout.write(log_file.read_text().replace("Ctrl-C stops everything.", "`forebay down` stops it."))
+                stops = f"`{_stop(directory)}` stops it."
+                sys.stdout.write(log_file.read_text().replace("Ctrl-C stops everything.", stops))
                 return
             time.sleep(DETACH_POLL_S)
     raise ChildFailed(f"it did not start:\n{log_file.read_text()}")
+
+
+def _stop(directory: DataDirectory) -> str:
+    """The command that stops what was detached, from any folder."""
+    usual = directory.root == DataDirectory(UpSettings().data_path).root
+    return "forebay down" if usual else f"forebay down --data-dir {shlex.quote(str(directory.root))}"

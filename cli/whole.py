@@ -12,7 +12,8 @@ MAGNITUDE_MAX = 10**15  # the bound of a number that has none of its own
 def number(text: str, least: int, most: int) -> int:
     """Raises ValueError."""
     if not re.fullmatch(r"-?[0-9]{1,19}", text, re.ASCII) or not least <= int(text) <= most:
-        raise ValueError(f"a whole number from {least} to {most} is wanted, not {text}")
+        bounds = "of at most 15 digits" if most - least == 2 * MAGNITUDE_MAX else f"from {least} to {most}"
+        raise ValueError(f"a whole number {bounds} is wanted, not {text}")
     return int(text)
 
 

@@ -1,6 +1,6 @@
 """The worker's Prometheus metrics. Reads what others count; owns only the histograms and the count of late kernels.
 
-`forebay_kv_blocks_total` are the usable blocks, without the null block; `forebay_kv_blocks_free` those that no sequence
+`forebay_kv_blocks` are the usable blocks, without the null block; `forebay_kv_blocks_free` those that no sequence
 holds. `forebay_kernels_compiled_late_total` is to stay at 0: each one held up every stream of its worker.
 """
 
@@ -57,7 +57,7 @@ class WorkerMetrics(Collector):
         if link is None:
             return
         stats = link.custody.stats
-        yield _gauge("kv_blocks_total", "Usable blocks of the KV pool.", stats.blocks_total)
+        yield _gauge("kv_blocks", "Usable blocks of the KV pool.", stats.blocks_total)
         yield _gauge("kv_blocks_free", "Blocks that no sequence holds.", stats.blocks_free)
         yield _gauge("sequences_running", "Sequences in the batch.", stats.running)
         yield _gauge("sequences_waiting", "Sequences inside that wait for room.", stats.waiting)

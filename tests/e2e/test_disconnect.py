@@ -24,7 +24,7 @@ def idle(stack: Stack) -> bool:
     return (
         metric(url, "forebay_sequences_running") == 0
         and metric(url, "forebay_sequences_waiting") == 0
-        and metric(url, "forebay_kv_blocks_free") == metric(url, "forebay_kv_blocks_total")
+        and metric(url, "forebay_kv_blocks_free") == metric(url, "forebay_kv_blocks")
     )
 
 

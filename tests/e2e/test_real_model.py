@@ -74,5 +74,5 @@ def test_forty_streams_of_two_tenants_share_the_engine_s_steps(real_stack: Stack
     assert generated == sum(tokens)
     assert steps < generated / 4
     wait_for(
-        lambda: metric(url, "forebay_kv_blocks_free") == metric(url, "forebay_kv_blocks_total"), what="all blocks free"
+        lambda: metric(url, "forebay_kv_blocks_free") == metric(url, "forebay_kv_blocks"), what="all blocks free"
     )

@@ -13,7 +13,7 @@ def test_a_request_that_can_never_fit_is_refused_and_nothing_waits_behind_it(tin
     stack = tiny_pool_stack
     api, other = Api(stack.base_urls[0], stack.acme_key), Api(stack.base_urls[0], stack.hobby_key)
     url = stack.worker_metrics_urls[0]
-    total = metric(url, "forebay_kv_blocks_total")
+    total = metric(url, "forebay_kv_blocks")
     assert total == 8
 
     assert_error(api.complete([100] * (12 * BLOCK), max_tokens=4), (400, 503))

@@ -84,6 +84,7 @@ async def test_routes_that_do_not_exist(gateway: ScriptedGateway, method: str, p
         answer = Answer(response.status, response.headers.copy(), await response.read())
     assert answer.status == status
     assert answer.error["type"] == "invalid_request_error"
+    assert ("their base URL ends in /v1" in answer.error["message"]) == (status == 404)
     assert answer.headers["x-request-id"]
 
 

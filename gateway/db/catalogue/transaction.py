@@ -16,6 +16,13 @@ FOREIGN_KEY_VIOLATION = "23503"
 INTEGRITY_VIOLATION = "23"  # the class of those two and of checks
 DATA_EXCEPTION = "22"  # a number out of its type's range, a text with a NUL
 
+NAME = "lower-case letters, digits and dashes, at most 63, no dash in front"
+FORMS = {  # what a constraint of the schema asks for, in words
+    "plans_name_form": NAME,
+    "tenants_name_form": NAME,
+    "prices_currency_form": "three capital letters",
+}
+
 
 @asynccontextmanager
 async def connected(database: Database) -> AsyncGenerator[AsyncConnection]:
@@ -64,6 +71,7 @@ def _refusal(error: DBAPIError, what: str) -> CatalogueError | None:
 
 
 def _constraint(error: DBAPIError) -> str:
-    """The constraint's name, which is written to be read: quotas_allowed_range, tenants_name_form."""
+    """The constraint's name, which is written to be read (quotas_allowed_range), and for a form what it asks for."""
     cause = error.orig.__cause__ if error.orig is not None else None
-    return str(getattr(cause, "constraint_name", None) or "a constraint of the schema")
+    name = str(getattr(cause, "constraint_name", None) or "a constraint of the schema")
+    return f"{name} ({FORMS[name]})" if name in FORMS else name

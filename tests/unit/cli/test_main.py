@@ -37,6 +37,22 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
+    ("command", "opposite", "offered"),
+    [
+        ("key list", "--no-json", False),
+        ("key create", "--empty-model", False),
+        ("tenant create", "--no-ignore-unknown-fields", False),
+        ("tenant update", "--no-ignore-unknown-fields", True),  # left out, it stays as it was
+    ],
+)
+def test_a_flag_has_an_opposite_only_where_leaving_it_out_means_a_third_thing(
+    command: str, opposite: str, offered: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main.app([*command.split(), "--help"], result_action="return_value")
+    assert (opposite in capsys.readouterr().out) == offered
+
+
+@pytest.mark.parametrize(
     ("program", "never"),
     [
         ("cli.main, cli.worker, worker.app", "litestar sqlalchemy torch"),
@@ -61,9 +77,11 @@ def test_a_program_starts_without_the_other_one_s_libraries(program: str, never:
         (["fleet", "--base-url", "http://host:port/v1", "--key", "k"], "no gateway at http://host:port"),
         (["chat", "hi", "--base-url", "http://[::1/v1", "--key", "k"], "no gateway at http://[::1/v1"),
         (["chat", "hi", "--base-url", "http://127.0.0.1:9/v1", "--key", "a\nb"], "that is no API key"),
+        (["chat", "hi", "--base-url", "127.0.0.1:9/v1", "--key", "k"], "begins with http:// or https://"),
+        (["chat", "hi", "--base-url", "http://127.0.0.1:9/v1", "--key", "k"], "/v1: Connection refused"),
         (["status", "--data-dir", "/dev/null/x"], "nothing is running on"),
         (["gateway", "--postgres-url", "p", "--nats-url", "n", "--log-level", "loud"], "FOREBAY_LOG_LEVEL"),
-        (["tenant", "list"], "FOREBAY_POSTGRES_URL is not set"),
+        (["tenant", "list"], "FOREBAY_POSTGRES_URL is not set: source the demo.env"),
         (["worker"], "FOREBAY_NATS_URL is not set"),
         (["gateway"], "FOREBAY_POSTGRES_URL is not set"),
         (["up", "--gateways", "0"], "FOREBAY_GATEWAYS"),

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cli import main, table
-from cli.whole import number
+from cli.whole import MAGNITUDE_MAX, number
 
 
 def options(app: cyclopts.App, path: str = "forebay") -> Iterator[tuple[str, cyclopts.Argument]]:
@@ -34,6 +34,11 @@ def test_every_whole_number_is_taken_as_it_is_written() -> None:
 def test_what_is_no_number_within_the_bounds_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="a whole number from 0 to 9 is wanted"):
         number(text, 0, 9)
+
+
+def test_a_number_without_bounds_is_asked_for_without_them() -> None:
+    with pytest.raises(ValueError, match="a whole number of at most 15 digits is wanted, not abc"):
+        number("abc", -MAGNITUDE_MAX, MAGNITUDE_MAX)
 
 
 class Named(msgspec.Struct):
