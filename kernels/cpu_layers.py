@@ -28,6 +28,7 @@ from kernels.vector_code import LANES
 PHASES, PHASES_PROMPT = 10, 2  # of a layer, and for each prompt in it
 ADDRESSES = 22  # of a layer's arrays: 4 products of 4 each, 2 norms, 2 norms of heads, keys, values
 SHARES = 8  # items of a product for each thread: enough to even out, too few to count
+ROOM = 24 * 1024  # numbers of an item's results, if it can be: more leave a core's cache before they are written
 FIXED = 3  # rows: what a product of one costs beyond its share of a product of many
 
 
@@ -104,8 +105,9 @@ def project(x: Any, bits: Any, like: Any, addresses: Any, out: Any, shares: int,
     """
     weight = _array_at(addresses[0], like[0]), _array_at(addresses[1], like[1]), _array_at(addresses[2], like[2])
     bias = _array_at(addresses[3], like[3])
-    rows, tiles = x.shape[0], like[0].shape[0]
-    each = max((tiles + ITEMS_WON_MAX - 1) // ITEMS_WON_MAX, tiles // shares)
+    rows, tiles = x.shape[0], like[0].shape[0]  # no row at all, if a step samples none
+    fitting = ROOM // (max(1, rows) * LANES)
+    each = max((tiles + ITEMS_WON_MAX - 1) // ITEMS_WON_MAX, min(tiles // shares, fitting))
     items = (tiles + each - 1) // each
     patience = each * like[0].shape[1] * (rows + FIXED) // 2
     room = np.empty(rows * each * LANES, np.float32)

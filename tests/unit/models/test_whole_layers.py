@@ -135,6 +135,7 @@ def test_8_bits_and_bfloat16_are_as_exact_as_operations_one_by_one(mixed):
 def test_the_head_is_computed_by_the_same_threads_and_beside_loud_rows_the_same(model):
     head = whole(model).decoder.weights.head
     assert isinstance(head, SharedLinear) == (not model.weights.head.rounds)
+    assert head(torch.empty(0, tiny.HIDDEN)).shape == (0, 272)  # of a step that samples nothing
     for rows in (1, 3, 5, 20):
         x = torch.randn(rows, tiny.HIDDEN, generator=torch.Generator().manual_seed(rows))
         got = head(x)
