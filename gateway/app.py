@@ -4,6 +4,7 @@ One process, one event loop: granian's server runs inside ours, so that we decid
 """
 
 import asyncio
+import errno
 import gc
 import os
 import signal
@@ -37,6 +38,7 @@ BACKLOG = 2_048
 PROBE_S = 0.005
 START_S = 5.0
 LEAVE_S = 5.0  # for connections to close once all requests have ended
+_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # as ::1 of a localhost where IPv6 is off
 COLLECT_EVERY = (20_000, 50, 100)  # thresholds of the garbage collector's three generations
 
 
@@ -111,10 +113,7 @@ def _keep_what_is_there() -> None:
 @asynccontextmanager
 async def listening(services: Services, *, host: str, port: int) -> AsyncGenerator["asyncio.Task[None]"]:
     """Serve HTTP on (host, port) in this event loop; the task ends only when the server does. Raises OSError."""
-    # The server takes no names, and would share the port with another one that listens on it.
-    family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    address = str(where[0])
-    socket.create_server((address, port), family=family).close()
+    address = _free_address(host, port)
     server = Server(
         Front(services, create_app(services)),
         address=address,
@@ -137,6 +136,23 @@ async def listening(services: Services, *, host: str, port: int) -> AsyncGenerat
         if not done:
             task.cancel()
             await asyncio.wait({task})
+
+
+def _free_address(host: str, port: int) -> str:
+    """The first of the host's addresses that this machine has: the server takes no names, and would share the port
+    with another one that listens on it. Raises OSError.
+    """
+    fault: OSError | None = None
+    for family, _, _, _, where in socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM):
+        try:
+            socket.create_server((where[0], port), family=family).close()
+        except OSError as error:
+            if error.errno not in _NOT_HERE:
+                raise
+            fault = fault or error
+        else:
+            return str(where[0])
+    raise fault or OSError(f"{host} has no address")
 
 
 async def _answers(host: str, port: int) -> None:

@@ -20,13 +20,14 @@ from gateway.admission.bucket import Level
 from gateway.admission.claims import Verdict
 from gateway.admission.database_clock import DatabaseClock
 from gateway.admission.grace import Grace
+from gateway.admission.held_up import HeldUp
 from gateway.admission.leases import LEASE_MS, Leases
 from gateway.admission.limiter import NOTHING, Decision, Demand, Limit, Used
 from gateway.admission.prepared import Prepared
 from gateway.admission.refusal_cache import RefusalCache
 from gateway.admission.settling import Settling
 from gateway.db import pools
-from gateway.db.lanes import Lanes
+from gateway.db.lanes import Lanes, NoPlace
 from gateway.errors import Unavailable
 from shared import log, tasks
 
@@ -37,6 +38,7 @@ PROBE_S: Final = 0.5  # while Postgres is away
 DEBIT_TIMEOUT_S: Final = 2.0
 DRAIN_S: Final = 3.0
 RETRY_AFTER_MS: Final = 1_000
+UNANSWERED: Final = "rate limits could not be checked in time"
 CONNECTIONS_KEPT: Final = 2  # for settlements and upkeep, however many admissions wait
 BUDGET_GRACE_S: Final = 60.0
 PREPARED_MAX: Final = 10_000
@@ -75,6 +77,7 @@ class PgLimiter:
         self._now_us = now_us
         self._grace = Grace(now_us, budget_s=budget_grace_s)
         self._refusal_cache = RefusalCache()
+        self._held_up = HeldUp()
         self._prepared: dict[int, Prepared] = {}  # by the identity of `limits`
         self._gateways = 1
         self._upkeep_due = asyncio.Event()
@@ -113,19 +116,29 @@ class PgLimiter:
         if prepared.blocked is not None:
             return claims.never(prepared.blocked)
         if not self._grace.active:
+            tenant = demand.tenant_id
+            if not self._held_up.may_ask(tenant):
+                raise Unavailable(UNANSWERED, retry_after_ms=RETRY_AFTER_MS)
             try:
-                return await self._admit(demand, prepared)
+                decision = await self._admit(demand, prepared)
             except TimeoutError as error:
-                # Overload or an outage: the upkeep task finds out which.
+                # Overload, an outage, or a row that somebody holds: the upkeep task finds out which.
+                note = self._held_up.unknown if isinstance(error, NoPlace) else self._held_up.unanswered
+                note(tenant)
                 self._in_doubt(demand)
                 self._upkeep_due.set()
-                raise Unavailable("rate limits could not be checked in time", retry_after_ms=RETRY_AFTER_MS) from error
+                raise Unavailable(UNANSWERED, retry_after_ms=RETRY_AFTER_MS) from error
             except pools.AWAY as error:
+                self._held_up.answered(tenant)
                 self._in_doubt(demand)
                 self._lost(error)
-            except asyncio.CancelledError:
+            except BaseException:  # its client left; whatever else it is must not keep the tenant's next one out
+                self._held_up.unknown(tenant)
                 self._in_doubt(demand)
                 raise
+            else:
+                self._held_up.answered(tenant)
+                return decision
         decision = self._grace.admit(demand)
         if decision.refused is None:
             self._leases.open(demand, None)

@@ -21,6 +21,10 @@ from gateway.db.pools import DEADLOCK_ATTEMPTS_MAX
 RELEASE_S: Final = 0.25  # for the server to confirm that a statement was cut off; then the connection is closed
 
 
+class NoPlace(TimeoutError):
+    """All lanes were taken for too long: the statement was not sent."""
+
+
 class Lanes:
     """Runs at most `width` statements at a time; others wait. Connections are kept only inside its `async with`."""
 
@@ -63,8 +67,11 @@ class Lanes:
         if not self._places.locked():
             await self._places.acquire()  # at once: the timeout would be most of the work
             return
-        async with asyncio.timeout(timeout_s):
-            await self._places.acquire()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._places.acquire()
+        except TimeoutError as error:
+            raise NoPlace from error
 
     async def _fetch(self, statement: str, values: tuple[Any, ...], until_s: float) -> list[asyncpg.Record]:
         connection = await self._take() or await self._pool.acquire(timeout=_left_s(until_s))

@@ -1,6 +1,7 @@
 """The limiter in Postgres: the same decisions as the pure core, exact under concurrency, refunded once."""
 
 import asyncio
+import contextlib
 import random
 import time
 import uuid
@@ -17,6 +18,7 @@ from gateway.admission.local_limiter import LocalLimiter
 from gateway.admission.pg_limiter import _ADMIT, PgLimiter
 from gateway.admission.prepared import Prepared
 from gateway.db import pools
+from gateway.errors import Unavailable
 from tests.demands import KEY, TENANT, demand, limit
 
 SETTLE = "SELECT settle($1, $2, $3)"
@@ -386,3 +388,36 @@ async def test_buckets_fill_again_after_the_clock_of_postgres_was_set_back(
         while await pool.fetchval("SELECT at_us FROM limiter_state WHERE key = $1", TOKENS) > at_us - hour_us // 2:
             await asyncio.sleep(0.02)
     assert await units(pool, TOKENS) == 0
+
+
+async def test_a_tenant_whose_row_somebody_holds_takes_no_more_than_one_connection(
+    pool: asyncpg.Pool, limiter: PgLimiter
+) -> None:
+    """Whoever else asks meanwhile would wait for one of the six, as long as they wait for the row."""
+    held, beside = uuid.UUID(int=21), uuid.UUID(int=22)
+
+    def one(tenant: uuid.UUID) -> Demand:
+        return demand(limit("tokens", 1_000, tenant=tenant), tenant=tenant, tokens=1)
+
+    for tenant in (held, beside):
+        assert (await limiter.admit(one(tenant))).refused_by is None
+    async with pool.acquire() as operator:
+        forgotten = operator.transaction()
+        await forgotten.start()
+        await operator.execute("SELECT FROM limiter_state WHERE key LIKE $1 FOR UPDATE", f"%{held}%")
+        with pytest.raises(Unavailable):
+            await limiter.admit(one(held))
+        waiting = [asyncio.create_task(limiter.admit(one(held))) for _ in range(20)]
+        for _ in range(5):
+            assert (await limiter.admit(one(beside))).refused_by is None
+        refused = [task.exception() for task in waiting if task.done()]
+        assert len(refused) >= len(waiting) - 1
+        assert {type(error) for error in refused} == {Unavailable}
+        await forgotten.rollback()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    async with asyncio.timeout(30):
+        while limiter._held_up._asks:
+            with contextlib.suppress(Unavailable):
+                await limiter.admit(one(held))
+    decisions = await asyncio.gather(*(limiter.admit(one(held)) for _ in range(20)))
+    assert all(decision.refused_by is None for decision in decisions)
