@@ -128,7 +128,11 @@ def load(settings: WorkerSettings, metrics: WorkerMetrics) -> tuple[Card, Runner
 
 
 def _before_torch(settings: WorkerSettings) -> None:
-    prepare(os.environ, settings.threads or machine.cores())
+    """Raises CannotStart."""
+    try:
+        prepare(os.environ, settings.threads or machine.cores())
+    except OSError as error:
+        raise CannotStart(f"compiled code has no place (NUMBA_CACHE_DIR names one): {error}") from error
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
 import kernels
@@ -41,17 +41,18 @@ def prepare(environ: MutableMapping[str, str], threads: int) -> None:
 def cache_folder(environ: MutableMapping[str, str]) -> Path:
     """Where compiled code may stay from one start to the next: the user's cache if it can be written and has room, else
     a folder of this user among the temporary files. What numba would choose fails where neither the package nor a home
-    is writable.
+    is writable. Raises OSError where there is no such folder.
     """
-    kept: list[Path] = []
+    usable = (folder for folder in _places(environ) if _is_ours_alone(folder) and _has_room(folder))
+    return next(usable, None) or Path(tempfile.mkdtemp(prefix="forebay-"))
+
+
+def _places(environ: MutableMapping[str, str]) -> Iterator[Path]:
     if home := environ.get("XDG_CACHE_HOME"):
-        kept.append(Path(home) / "forebay")
+        yield Path(home) / "forebay"
     elif home := environ.get("HOME"):
-        kept.append(Path(home) / ".cache" / "forebay")
-    kept.append(Path(tempfile.gettempdir()) / f"forebay-{os.getuid()}")
-    return next((folder for folder in kept if _is_ours_alone(folder) and _has_room(folder)), None) or Path(
-        tempfile.mkdtemp(prefix="forebay-")
-    )
+        yield Path(home) / ".cache" / "forebay"
+    yield Path(tempfile.gettempdir()) / f"forebay-{os.getuid()}"  # raises where the whole system is read-only
 
 
 def version(sources: Path) -> str:

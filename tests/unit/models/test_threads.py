@@ -8,6 +8,10 @@ import pytest
 from worker.models import threads
 
 
+def raises():
+    raise FileNotFoundError("No usable temporary directory")
+
+
 class Usage(NamedTuple):
     free: int
 
@@ -46,6 +50,12 @@ def test_compiled_code_has_a_place_where_no_home_can_be_written(tmp_path, monkey
     folder = threads.cache_folder({name: str(file) for name in environ})
     assert folder.parent == tmp_path
     assert os.access(folder, os.W_OK)
+
+
+def test_where_a_home_can_be_written_nothing_is_asked_of_temporary_files(tmp_path, monkeypatch):
+    """There may be no place for them: a container whose system is read-only, with a volume for caches."""
+    monkeypatch.setattr("tempfile.gettempdir", raises)
+    assert threads.cache_folder({"HOME": str(tmp_path)}).parent == tmp_path / ".cache"
 
 
 def test_compiled_code_is_not_kept_where_the_disk_is_full(tmp_path, monkeypatch):
