@@ -31,12 +31,12 @@ class DatabaseClock:
     def __init__(self, pool: asyncpg.Pool, now_us: Callable[[], int]) -> None:
         self._pool = pool
         self._now_us = now_us
-        self._ahead_us: int | None = None  # of ours, when it was last told
+        self._ahead_us: int | None = None  # of ours, when it was last observed
         self._looks = 0
         self._log = log.get("limiter")
 
-    async def told(self, database_us: int) -> None:
-        """That it was `database_us` there just now. Raises what `pools.AWAY` names."""
+    async def observe(self, database_us: int) -> None:
+        """It was `database_us` there just now. Raises what `pools.AWAY` names."""
         ahead_us = database_us - self._now_us()
         if self._ahead_us is not None and self._ahead_us - ahead_us > STEP_US:
             self._log.warning("limiter.postgres_clock_set_back", seconds=(self._ahead_us - ahead_us) / 1_000_000)

@@ -63,7 +63,7 @@ class Leases:
         """How many gateways are alive. Raises what `pools.AWAY` names."""
         written = [request_id for request_id, lease in self._open.items() if lease.epoch is not None]
         [row] = await pools.fetch(self._pool, _RENEW, self._gateway_id, written, LEASE_MS, timeout_s=TIMEOUT_S)
-        await self._clock.told(row["now_us"])
+        await self._clock.observe(row["now_us"])
         await self._restore(row["epoch"])
         await pools.fetch(self._pool, _EXPIRE, EXPIRE_ROWS_MAX, timeout_s=TIMEOUT_S)
         return row["gateways"]
