@@ -73,6 +73,4 @@ def test_forty_streams_of_two_tenants_share_the_engine_s_steps(real_stack: Stack
     generated = metric(url, "forebay_generated_tokens_total") - before[1]
     assert generated == sum(tokens)
     assert steps < generated / 4
-    wait_for(
-        lambda: metric(url, "forebay_kv_blocks_free") == metric(url, "forebay_kv_blocks"), what="all blocks free"
-    )
+    wait_for(lambda: metric(url, "forebay_kv_blocks_free") == metric(url, "forebay_kv_blocks"), what="all blocks free")
