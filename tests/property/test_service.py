@@ -1,5 +1,7 @@
 """Fairness over any traffic: whoever asks `Service` for each turn serves everybody as it promises."""
 
+from itertools import count
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +26,34 @@ def test_tenants_that_always_have_work_are_never_further_apart_than_one_turn(pri
         assert max(levels) - min(levels) <= COST_MAX
 
 
+@given(
+    prices=st.lists(costs, min_size=1, max_size=10),
+    waiting=st.integers(1, 8),
+    tenants=st.integers(1, 1_000),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_tenant_that_stays_gets_its_share_beside_those_who_come_and_go(prices, waiting, tenants):
+    service = Service(input_weight=1.0)
+    comers = (f"t{number % (tenants + waiting)}" for number in count())
+    present = ["steady", *(next(comers) for _ in range(waiting))]
+    for tenant in present:
+        service.arrived(0, tenant)
+    served = total = 0
+    for turn in range(2_000):
+        tenant = min(reversed(present), key=lambda name: service.level(0, name))  # the one that stays loses every tie
+        cost = prices[turn % len(prices)]
+        service.charge(0, tenant, input_tokens=cost)
+        total += cost
+        if tenant == "steady":
+            served += cost
+        else:
+            present.remove(tenant)
+            service.left(0, tenant)
+            present.append(next(name for name in comers if name not in present))
+            service.arrived(0, present[-1])
+        assert served >= total / len(present) - 3 * COST_MAX
+
+
 @given(turns)
 @settings(max_examples=100, deadline=None)
 def test_nobody_comes_back_below_those_who_are_active_or_below_itself(script):
@@ -37,7 +67,6 @@ def test_nobody_comes_back_below_those_who_are_active_or_below_itself(script):
             if tenant not in levels:
                 assert level >= last.get(tenant, 0.0)
                 assert level >= min(levels.values(), default=0.0)
-                assert level == last.get(tenant) or level == min(levels.values(), default=level)
             levels[tenant] = level
         elif what == "leave":
             service.left(0, tenant)

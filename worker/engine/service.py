@@ -5,8 +5,13 @@ the work done. The engine's thread and the event loop share one instance, so a l
 
 Fairness within a tier (Sheng and others, Fairness in Serving Large Language Models, OSDI 2024): a counter grows by the
 weighted tokens that its tenant was served, and the tenant with the least counter is served next. A tenant that returns
-from idling is raised to the least counter of the active ones: it has no claim to service that it did not ask for.
-Invariant: a counter never falls while its tenant is active, so a value read earlier is a lower bound.
+from idling has no claim to service that it did not ask for. The paper raises it to the least counter of the active
+ones, which stands still as long as somebody new always waits, so that tenants who come and go starve one who stays.
+Here it starts at the fair share: what an active tenant would have been served if all had got the same (the virtual time
+of generalized processor sharing; Parekh and Gallager, 1993; docs/adr/0028). No counter counts for less than
+`SPREAD_TOKENS` below the share, nor is the share further below the greatest counter: capacity that others left unused
+is neither a debt nor a claim. Invariant: a counter never falls while its tenant is active, so a value read earlier is a
+lower bound.
 
 Between tiers the most urgent goes first, but each less urgent tier with work is owed `floor_share` of all service. What
 it is owed grows with every token that the tiers are served while a more urgent tier has work, and shrinks by what it is
@@ -25,6 +30,7 @@ Place = Literal["engine", "queue"]  # where a tenant has work: in the engine, or
 OWED_TOKENS = 1_024.0  # weighted; less would give a turn to a tier that has only just begun to wait
 CREDIT_TOKENS_MAX = 4_096.0  # the most that a tier can be owed, however long it found no room
 DEBT_TOKENS_MAX = 16_384.0  # the most that it can get in advance, however long its prompts are
+SPREAD_TOKENS = 16_384.0  # the most that a tenant can be ahead of the fair share, or behind it, by its counter
 IDLE_TENANTS_MAX = 4_096  # per tier; beyond it the one that has been idle longest is forgotten
 
 
@@ -37,6 +43,7 @@ class _Tier:
         default_factory=list[tuple[float, str]]
     )  # a heap of lower bounds of counters
     base: float = 0.0  # the counter of the last tenant to leave the tier empty
+    share: float = 0.0  # what was served, for each of those who were active
     credit: float = 0.0
 
     def least(self) -> float:
@@ -53,7 +60,12 @@ class _Tier:
 
     def level(self, tenant: str) -> float:
         own = self.counters.get(tenant, 0.0)
-        return own if tenant in self.places else max(own, self.least())
+        return max(own, self.share - SPREAD_TOKENS) if tenant in self.places else max(own, self.share, self.least())
+
+    def charge(self, tenant: str, amount: float) -> None:
+        assert tenant in self.places, "an idle tenant is not served"
+        counter = self.counters[tenant] = self.level(tenant) + amount
+        self.share = max(self.share + amount / len(self.places), counter - SPREAD_TOKENS)
 
     def enter(self, tenant: str) -> None:
         self.counters[tenant] = self.level(tenant)
@@ -122,9 +134,7 @@ class Service:
         of_tiers = defaultdict[int, float](float)
         with self._lock:
             for tier, tenant, amount in amounts:
-                state = self._tiers[tier]
-                assert tenant in state.places, "an idle tenant is not served"
-                state.counters[tenant] += amount
+                self._tiers[tier].charge(tenant, amount)
                 of_tiers[tier] += amount
             for tier, amount in of_tiers.items():
                 self._balance(tier, amount)

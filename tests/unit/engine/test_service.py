@@ -1,7 +1,7 @@
 import pytest
 
 from worker.engine import service as service_module
-from worker.engine.service import CREDIT_TOKENS_MAX, IDLE_TENANTS_MAX, OWED_TOKENS, Service
+from worker.engine.service import CREDIT_TOKENS_MAX, IDLE_TENANTS_MAX, OWED_TOKENS, SPREAD_TOKENS, Service
 
 
 def serve(service: Service, tier: int, tenant: str, tokens: int) -> None:
@@ -15,14 +15,35 @@ def test_input_and_output_have_their_own_weights():
     assert service.level(0, "a") == 22.0
 
 
-def test_a_tenant_that_arrives_starts_at_the_least_of_those_who_are_active():
+def test_a_tenant_that_arrives_starts_at_what_each_active_one_was_served_on_average():
+    service = Service()
+    for tenant in "ab":
+        service.arrived(0, tenant)
+    serve(service, 0, "a", 50)
+    serve(service, 0, "b", 80)
+    assert service.level(0, "new") == 65.0  # what it would be
+    service.arrived(0, "new")
+    assert service.level(0, "new") == 65.0
+
+
+def test_a_tenant_that_arrives_starts_no_lower_than_the_least_of_those_who_are_active():
     service = Service()
     for tenant, tokens in (("a", 50), ("b", 80)):
         service.arrived(0, tenant)
         serve(service, 0, tenant, tokens)
-    assert service.level(0, "new") == 50.0  # what it would be
-    service.arrived(0, "new")
-    assert service.level(0, "new") == 50.0
+    service.left(0, "a")
+    assert service.level(0, "new") == service.level(0, "b")
+
+
+def test_capacity_that_others_left_unused_is_no_claim_of_theirs_and_no_debt():
+    service = Service()
+    for tenant in ("busy", "modest"):
+        service.arrived(0, tenant)
+    serve(service, 0, "busy", int(10 * SPREAD_TOKENS))
+    assert service.level(0, "new") == 9 * SPREAD_TOKENS
+    assert service.level(0, "modest") == 8 * SPREAD_TOKENS
+    serve(service, 0, "modest", 7)
+    assert service.level(0, "modest") == 8 * SPREAD_TOKENS + 7
 
 
 def test_idling_neither_earns_nor_forgives():
@@ -160,7 +181,7 @@ def test_tenants_come_and_go_without_leaving_anything_behind():
     assert len(state.idle) == IDLE_TENANTS_MAX
     assert len(state.counters) == IDLE_TENANTS_MAX + 1
     assert len(state.bounds) <= IDLE_TENANTS_MAX + 4
-    assert service.level(0, "t0") == service.level(0, "stays")
+    assert service.level(0, "t0") == service.level(0, "never seen")
 
 
 @pytest.mark.parametrize("options", [{"input_weight": -1.0}, {"output_weight": -1.0}, {"floor_share": 1.0}])

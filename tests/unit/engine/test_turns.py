@@ -39,6 +39,8 @@ def test_cached_tokens_choices_and_recomputation_are_not_charged(service):
 
 def test_recomputation_is_not_charged(service):
     engine = engine_of(service, blocks=8, sequences_max=2, tokens_per_step=64)
+    for tenant in "ab":
+        service.arrived(0, tenant, "queue")  # active to the end, so that a level is what was charged
     engine.add(make_request("a", 10, max_tokens=16, tenant="a"))
     engine.add(make_request("b", [9] * 10, max_tokens=16, tenant="b"))
     drain(engine)
