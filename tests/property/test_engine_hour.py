@@ -2,8 +2,11 @@
 
 import gc
 import random
+import sys
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
+from types import FunctionType, ModuleType
 
 from tests.unit.engine.builders import ORDINARY, VOCABULARY, assert_idle, make_request
 from worker.engine.config import EngineConfig
@@ -15,6 +18,7 @@ PERIODS = 6  # after each, the engine finishes its work and is checked
 STEP_US, TOKEN_US = 300_000, 4_000
 REQUESTS_PER_S = 0.5
 BLOCKS = 100
+GROWTH_BYTES_MAX = 16_384  # a period: tenants that came once are remembered for a while, 100 bytes or two of each
 
 
 @dataclass
@@ -73,6 +77,18 @@ def remains() -> Counter[str]:
     return Counter(type(it).__name__ for it in gc.get_objects() if str(type(it).__module__).startswith("worker.engine"))
 
 
+def size_bytes(engine: Engine) -> int:
+    """Of all that the engine reaches, but for code."""
+    seen: dict[int, object] = {}
+    todo: list[object] = [engine]
+    while todo:
+        it = todo.pop()
+        if id(it) not in seen and not isinstance(it, type | ModuleType | FunctionType):
+            seen[id(it)] = it
+            todo += gc.get_referents(it)
+    return sum(map(sys.getsizeof, seen.values()))
+
+
 def test_an_hour_of_traffic_leaves_every_block_free_and_memory_flat():
     clock = Clock()
     runner = FakeRunner(
@@ -89,11 +105,14 @@ def test_an_hour_of_traffic_leaves_every_block_free_and_memory_flat():
     config = EngineConfig(block_size=4, context_length=128, tokens_per_step=64, sequences_max=16)
     traffic = Traffic(Engine(runner, VOCABULARY, config), clock)
     left: list[Counter[str]] = []
+    sizes: list[int] = []
     for period in range(1, PERIODS + 1):
         traffic.run_until(HOUR_S * period / PERIODS)
         assert_idle(traffic.engine)
         assert traffic.engine.stats().cached_blocks <= BLOCKS
         left.append(remains())
+        sizes.append(size_bytes(traffic.engine))
+    assert max(after - before for before, after in pairwise(sizes[1:])) < GROWTH_BYTES_MAX, sizes
     assert left == left[:1] * PERIODS
     assert not left[0].keys() & {"Sequence", "Chain", "LiveRequest", "Detokenizer", "ChoiceChunk"}
     stats = traffic.engine.stats()

@@ -21,6 +21,7 @@ from worker.models.text import ModelText
 
 TOKENIZER, CONFIG = "tokenizer.json", "tokenizer_config.json"
 ID_DIGITS_MAX = 9
+IDS_MAX = 10_000_000  # forty times the largest vocabulary; the tokenizer makes room for each id below its greatest
 EXTRA = ("extra_special_tokens", "additional_special_tokens")  # an object of named ones, or a list
 ADDED = "added_tokens_decoder"
 NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
@@ -32,6 +33,8 @@ def read_text(folder: ModelFolder, vocab_size: int) -> ModelText:
     tokenizer = _tokenizer(folder, config)
     bos_id = _bos_of_prompts(folder, tokenizer)
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    if (greatest := max(vocabulary.values(), default=0)) >= IDS_MAX:
+        raise ModelFileError(f"{folder.path / TOKENIZER}: a token has the id {greatest}, which no vocabulary has")
     added = tokenizer.get_added_tokens_decoder()
     special = {token for token, entry in added.items() if entry.special and token < vocab_size}
     tokens = _with_rows(folder, token_bytes(tokenizer, str(folder.path / TOKENIZER)), tokenizer, vocab_size)

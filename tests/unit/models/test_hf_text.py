@@ -47,6 +47,13 @@ def test_the_tokenizers_own_end_is_the_first(folder):
     assert ends(folder, config=1) == (Tokenizer.from_file(str(folder / "tokenizer.json")).token_to_id("!"), 1)
 
 
+def test_an_id_that_no_vocabulary_reaches_is_refused_before_room_is_made_for_it(folder):
+    fields = json.loads((folder / "tokenizer.json").read_text())
+    fields["model"]["vocab"]["far"] = 2**32 - 2
+    write_json(folder / "tokenizer.json", fields)
+    assert "tokenizer.json: a token has the id 4294967294" in refusal(folder)
+
+
 def test_a_folder_without_tokenizer_config(folder):
     (folder / "tokenizer_config.json").unlink()
     card = read_card(folder)
