@@ -76,7 +76,7 @@ def state(claim: Claim, units: int) -> LimitState:
     return LimitState(
         metric=claim.metric,
         limit=claim.per_minute,
-        remaining=max(units, 0) // UNITS,
+        remaining=units // UNITS,
         burst=claim.burst,
         reset_ms=max(-(-missing_us // 1_000), 0),
     )

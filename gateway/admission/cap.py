@@ -39,4 +39,4 @@ def wait_us(cap: Cap, leases_us: int) -> int | None:
 
 
 def state(cap: Cap, held: int) -> LimitState:
-    return LimitState(metric=cap.metric, limit=cap.allowed, remaining=max(cap.allowed - held, 0))
+    return LimitState(metric=cap.metric, limit=cap.allowed, remaining=cap.allowed - held)

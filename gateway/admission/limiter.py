@@ -83,8 +83,8 @@ NOTHING: Final = Used(0)
 
 
 class LimitState(msgspec.Struct, frozen=True, kw_only=True):
-    """One limit after the decision. Amounts are never negative. A bucket has a `burst`, and `reset_ms`, the time until
-    it is full again.
+    """One limit after the decision. `remaining` is below 0 where more is used than allowed: a limit was lowered, or a
+    bucket is in debt. A bucket has a `burst`, and `reset_ms`, the time until it is full again.
     """
 
     metric: Metric

@@ -25,7 +25,7 @@ def headers(decision: Decision) -> dict[str, str]:
     for metric in ("requests", "tokens"):
         if bucket := _binding(decision, metric):
             fields[f"x-ratelimit-limit-{metric}"] = str(bucket.limit)
-            fields[f"x-ratelimit-remaining-{metric}"] = str(bucket.remaining)
+            fields[f"x-ratelimit-remaining-{metric}"] = str(max(bucket.remaining, 0))
             fields[f"x-ratelimit-reset-{metric}"] = duration(bucket.reset_ms)
     return fields
 

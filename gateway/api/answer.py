@@ -119,8 +119,12 @@ class Answers:
             principal = await guards.inference(scope, self._services)
             gate.enter()  # not before: whoever has no key could take all places
             inside = True
-            record.tenant = str(principal.tenant_id)
-            data = await body.read(scope, receive, bytes_max=settings.body_bytes_max, seconds=settings.body_s)
+            record.tenant = tenant = str(principal.tenant_id)
+            gate.start_reading(tenant)
+            try:
+                data = await body.read(scope, receive, bytes_max=settings.body_bytes_max, seconds=settings.body_s)
+            finally:
+                gate.stop_reading(tenant)
         except BaseException as error:
             if inside:
                 gate.leave()

@@ -35,7 +35,7 @@ def _refuse(note: str, *neutral: Any) -> Policy:
 
 SHARED: Final[dict[str, Policy]] = {
     "model": _honour("a name from `/v1/models`"),
-    "max_tokens": _honour("at least 1; cut to the room that the prompt leaves"),
+    "max_tokens": _honour("1 to the context, else 400; cut to the room that the prompt leaves"),
     "temperature": _honour("0 to 2; 0 takes the most likely token"),
     "top_p": _honour("0 to 1; 0 takes the most likely token"),
     "n": _honour("1 to 128, prompts counted; each choice is reserved"),

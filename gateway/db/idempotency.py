@@ -22,7 +22,7 @@ _KEPT_SINCE: Final = func.now() - text(f"interval '{KEPT_H} hours'")
 
 @dataclass(slots=True, frozen=True)
 class Owner:
-    """An Idempotency-Key, and the API key that uses it."""
+    """An Idempotency-Key, and the tenant that uses it: all keys of the tenant share its Idempotency-Keys."""
 
     tenant_id: uuid.UUID
     key: str

@@ -10,7 +10,7 @@ from typing import Final
 from gateway.dispatch.breaker import Breakers
 from gateway.dispatch.fleet import FleetView
 from gateway.dispatch.forecast import Forecast, forecast
-from gateway.dispatch.queues import NOTHING, Queues, work_of
+from gateway.dispatch.queues import NOTHING, Queues, Work, work_of
 from gateway.dispatch.retries import RetryBudget
 from gateway.dispatch.terms import Terms
 from gateway.errors import DeadlineExceeded, GatewayError, QueueFull, Unavailable
@@ -23,6 +23,7 @@ SPREAD: Final = 0.25  # random share added, so that clients refused together do 
 
 OVERLOADED: Final = "The service is overloaded: this request would have to wait for too long."
 TENANT_BEHIND: Final = "Too many of your requests are waiting already."
+LARGER_THAN_QUEUE: Final = "The request is larger than the whole queue of your service tier and can never pass."
 
 
 class Overload:
@@ -74,10 +75,12 @@ class Overload:
     def _check_bounds(self, job: wire.Job, pool: str, terms: Terms, now: float) -> None:
         if terms.queued_requests_max is None and terms.queued_tokens_max is None:
             return
-        work = self.queues.total(pool, job.tier, now) + work_of(job)
-        if _above(work.requests, terms.queued_requests_max) or _above(work.tokens, terms.queued_tokens_max):
-            advice = self.advice_ms(job, pool, terms, now)
-            raise QueueFull("The queue of your service tier is full.", retry_after_ms=advice)
+        own = work_of(job)
+        if not _above_bounds(self.queues.total(pool, job.tier, now) + own, terms):
+            return
+        if _above_bounds(own, terms):
+            raise QueueFull(LARGER_THAN_QUEUE, retry=False)
+        raise QueueFull("The queue of your service tier is full.", retry_after_ms=self.advice_ms(job, pool, terms, now))
 
     def _check_forecast(self, job: wire.Job, pool: str, terms: Terms, now: float) -> None:
         found = self.forecast(job, pool, now)
@@ -112,6 +115,10 @@ def excess_s(found: Forecast, terms: Terms) -> float:
     if terms.client_s is not None:
         late_s = max(late_s, found.first_token_s - terms.client_s)
     return max(late_s, 0.0)
+
+
+def _above_bounds(work: Work, terms: Terms) -> bool:
+    return _above(work.requests, terms.queued_requests_max) or _above(work.tokens, terms.queued_tokens_max)
 
 
 def _above(amount: float, bound: int | None) -> bool:

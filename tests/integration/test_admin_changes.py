@@ -34,6 +34,14 @@ class TestIdempotency:
         assert again.headers["x-request-id"] != first.headers["x-request-id"]
         assert await sql.fetchval("SELECT count(*) FROM audit_log") == 1
 
+    async def test_a_repeat_with_another_key_of_the_same_tenant_is_a_repeat(self, gateway: ScriptedGateway) -> None:
+        sibling = {"authorization": "Bearer fb-test-sibling", **NAMED}
+        gateway.principals.callers["fb-test-sibling"] = Caller(key_id=uuid.UUID(int=78), scopes=frozenset({"admin"}))
+        body = {"name": "acme", "plan": "standard"}
+        first = await call(gateway, "POST", "/tenants", body, NAMED)
+        again = await call(gateway, "POST", "/tenants", body, sibling)
+        assert (again.status, again.body, again.headers["idempotent-replayed"]) == (201, first.body, "true")
+
     async def test_a_repeat_never_shows_the_key_again(self, gateway: ScriptedGateway, sql: asyncpg.Connection) -> None:
         await make_tenant(gateway)
         first = (await call(gateway, "POST", "/keys", {"tenant": "acme"}, NAMED)).json

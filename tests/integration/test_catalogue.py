@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import asyncpg
 import pytest
+from sqlalchemy import text as statement
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cli.errors import CommandError
@@ -16,10 +17,13 @@ from cli.main import app
 from gateway.auth import keys
 from gateway.db import catalogue, pools, queries, seed
 from gateway.db.catalogue import AlreadyExists, Limits, NotFound, Refused
+from gateway.db.catalogue.rules import ANY, RULES
+from gateway.db.catalogue.transaction import transaction
 from gateway.ledger.writer import Writer
 from tests.integration.test_ledger import payload
 
 HUGE = 2**63 - 1
+INNER = "usage_events|usage_completeness|limiter_epoch|inflight|budget_state"  # tables that no client's call writes to
 
 
 async def test_a_tenant_is_listed_with_what_it_was_given(database: AsyncEngine) -> None:
@@ -36,9 +40,9 @@ async def test_a_tenant_is_listed_with_what_it_was_given(database: AsyncEngine) 
     [
         ("acme", "standard", Limits(), AlreadyExists, "a tenant called acme exists already"),
         ("other", "nothing", Limits(), NotFound, "no plan called nothing"),
-        ("Not A Name", "standard", Limits(), Refused, r"tenants_name_form \(lower-case letters"),
-        ("other", "standard", Limits(tpm=HUGE), Refused, "quotas_allowed_range"),
-        ("other", "standard", Limits(rpm=-1), Refused, "quotas_allowed_range"),
+        ("Not A Name", "standard", Limits(), Refused, "is refused: a name has lower-case letters"),
+        ("other", "standard", Limits(tpm=HUGE), Refused, "is refused: a limit is 0 to 10000000000;"),
+        ("other", "standard", Limits(rpm=-1), Refused, "is refused: a limit is 0 to 10000000000;"),
     ],
 )
 async def test_what_cannot_be_is_refused_by_name_and_leaves_nothing(
@@ -48,6 +52,23 @@ async def test_what_cannot_be_is_refused_by_name_and_leaves_nothing(
     with pytest.raises(error, match=message):
         await catalogue.create_tenant(database, name, plan=plan, limits=limits)
     assert [tenant.name for tenant in await catalogue.list_tenants(database)] == ["acme"]
+
+
+async def test_every_constraint_of_the_schema_has_its_rule_in_words(sql: asyncpg.Connection) -> None:
+    found = await sql.fetch(
+        "SELECT conname FROM pg_constraint WHERE connamespace = 'public'::regnamespace AND contype IN ('c', 'x')"
+        " AND conrelid::regclass::text !~ $1",
+        f"^({INNER})",
+    )
+    assert {row["conname"] for row in found} == set(RULES)
+
+
+async def test_a_constraint_without_words_is_not_named(database: AsyncEngine) -> None:
+    with pytest.raises(Refused) as refused:
+        async with transaction(database, "it") as connection:
+            await connection.execute(statement("CREATE TEMP TABLE t (n int CONSTRAINT t_secret_name CHECK (n > 0))"))
+            await connection.execute(statement("INSERT INTO t VALUES (0)"))
+    assert str(refused.value) == f"it is refused: {ANY}"
 
 
 async def test_keys_are_stored_as_digests_and_revoked_once(database: AsyncEngine, database_url: str) -> None:

@@ -2,11 +2,13 @@
 
 import asyncio
 import gzip
+import uuid
 from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
 
+from gateway.api.gate import UNREAD_SHARE
 from tests.answers import Answer
 from tests.scripted_gateway import AUTH, KEY, Caller, ScriptedGateway, eventually, scripted_gateway
 from tests.tiny_model import MODEL
@@ -191,6 +193,28 @@ async def test_who_has_no_key_holds_neither_places_nor_connections_by_sending_no
         answer = await raw(gateway, head, b"{")
         assert b" 401 " in answer.split(b"\r\n")[0]
         assert b"connection: close" in answer
+
+
+async def test_one_tenant_does_not_hold_all_places_by_sending_no_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.api.body.DISCARD_IDLE_S", 0.05)
+    head = f"POST {CHAT} HTTP/1.1\nHost: x\nAuthorization: Bearer hobby\nContent-Length: 500"
+    async with scripted_gateway(requests_open_max=2 * UNREAD_SHARE) as gateway:
+        gateway.principals.callers["hobby"] = Caller(tenant_id=uuid.UUID(int=9))
+        waiting = [(await asyncio.open_connection("127.0.0.1", gateway.port))[1] for _ in range(2)]
+        for writer in waiting:
+            writer.write(head.replace("\n", "\r\n").encode() + b"\r\n\r\n{")
+        await eventually(lambda: gateway.services.gate.taken == 2)
+        for _ in range(2 * UNREAD_SHARE):
+            refused = await raw(gateway, head, b"{")
+            assert b" 429 " in refused.split(b"\r\n")[0]
+            assert b"retry-after: 1\r\n" in refused
+        assert gateway.services.gate.taken == 2
+        assert (await gateway.post(CHAT, ASK)).status == 200
+        for writer in waiting:
+            writer.close()
+            await writer.wait_closed()
+        await eventually(lambda: gateway.services.gate.taken == 0)
+        assert (await gateway.post(CHAT, ASK, headers={"authorization": "Bearer hobby"})).status == 200
 
 
 async def test_the_key_comes_before_the_body(gateway: ScriptedGateway) -> None:

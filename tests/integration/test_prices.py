@@ -78,7 +78,7 @@ async def test_what_cannot_be_priced_is_refused_by_name(connection: AsyncConnect
         (NotFound, "no plan called x", prices.set_price(connection, "m", terms(1), plan="x")),
         (NotFound, "no price of its own for economy", prices.end_price(connection, "m", plan="economy")),
         (Refused, "at that moment", prices.set_price(connection, "m", terms(2), since=FAR)),
-        (Refused, "prices_one_currency", prices.set_price(connection, "m", terms(1, "USD"))),
+        (Refused, "all prices have one currency", prices.set_price(connection, "m", terms(1, "USD"))),
     ):
         with pytest.raises(error, match=message):
             await change

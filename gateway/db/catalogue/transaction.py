@@ -7,6 +7,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.db.catalogue.errors import AlreadyExists, CatalogueError, Refused
+from gateway.db.catalogue.rules import ANY, RULES
 
 Database = AsyncEngine | AsyncConnection
 """An engine: the function opens its own transaction. A connection: the function joins the transaction open on it."""
@@ -15,13 +16,6 @@ UNIQUE_VIOLATION = "23505"
 FOREIGN_KEY_VIOLATION = "23503"
 INTEGRITY_VIOLATION = "23"  # the class of those two and of checks
 DATA_EXCEPTION = "22"  # a number out of its type's range, a text with a NUL
-
-NAME = "lower-case letters, digits and dashes, at most 63, no dash in front"
-FORMS = {  # what a constraint of the schema asks for, in words
-    "plans_name_form": NAME,
-    "tenants_name_form": NAME,
-    "prices_currency_form": "three capital letters",
-}
 
 
 @asynccontextmanager
@@ -64,14 +58,12 @@ def _refusal(error: DBAPIError, what: str) -> CatalogueError | None:
     if state == FOREIGN_KEY_VIOLATION:
         return Refused(f"{what} is refused: something else names it, or it names what is not there")
     if state.startswith(INTEGRITY_VIOLATION):
-        return Refused(f"{what} is refused: {_constraint(error)}")
+        return Refused(f"{what} is refused: {_rule(error)}")
     if state.startswith(DATA_EXCEPTION):
         return Refused(f"{what} is refused: a value is out of range")
     return None
 
 
-def _constraint(error: DBAPIError) -> str:
-    """The constraint's name, which is written to be read (quotas_allowed_range), and for a form what it asks for."""
+def _rule(error: DBAPIError) -> str:
     cause = error.orig.__cause__ if error.orig is not None else None
-    name = str(getattr(cause, "constraint_name", None) or "a constraint of the schema")
-    return f"{name} ({FORMS[name]})" if name in FORMS else name
+    return RULES.get(str(getattr(cause, "constraint_name", None)), ANY)

