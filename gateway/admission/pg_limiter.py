@@ -112,6 +112,10 @@ class PgLimiter:
     def refuses(self, limits: tuple[Limit, ...]) -> Decision | None:
         return None if self._grace.active else self._refusal_cache.find(limits, self._now_us())
 
+    def may_grant(self, limits: tuple[Limit, ...]) -> bool:
+        """Whether requests under these limits can be admitted now, or will be as soon as a share has filled."""
+        return not self._grace.active or self._grace.may_grant(limits)
+
     async def admit(self, demand: Demand) -> Decision:
         """Raises Unavailable when Postgres does not answer in time, and while it is away for what a local share can
         never grant.
