@@ -25,7 +25,7 @@ from gateway.errors import Unavailable
 from gateway.ledger.consumer import Ledger
 from gateway.ledger.counters import Counters
 from gateway.metrics import Metrics
-from gateway.ops import Check
+from gateway.ops import Check, Impaired
 from gateway.services import Services
 from gateway.settings import GatewaySettings
 from shared import log, tasks, wire
@@ -80,6 +80,7 @@ class Gateway:
         )
         self._metrics.watch_workers(self._dispatcher.fleet.states)
         self._metrics.watch_ledger(self._ledger)
+        self._metrics.watch_grace(lambda: self._limiter.in_grace)
         self._metrics.watch_tracer(tracer)
 
     @asynccontextmanager
@@ -161,10 +162,20 @@ class Gateway:
 
     async def _check_postgres(self) -> None:
         statement = "SELECT extract(epoch FROM clock_timestamp())::float8"
-        [row] = await pools.fetch(self._hot, statement, timeout_s=CHECK_TIMEOUT_S)
+        try:
+            [row] = await pools.fetch(self._hot, statement, timeout_s=CHECK_TIMEOUT_S)
+        except pools.AWAY as error:
+            if self._serves_without_postgres(error):
+                raise Impaired(f"away: {str(error) or type(error).__name__}") from error
+            raise
         skew_s = abs(float(row[0]) - time.time())
         if skew_s > CLOCK_SKEW_S_MAX:
             raise Unavailable(f"the clocks of this machine and of Postgres differ by {skew_s:.0f} s")
+
+    def _serves_without_postgres(self, error: Exception) -> bool:
+        """A server that refuses is known to be away at the next request, one that is silent only after a while."""
+        noticed = self._limiter.in_grace or not isinstance(error, TimeoutError)
+        return noticed and self._principals.serve_some(self._limiter.may_grant)
 
     async def _check_worker(self) -> None:
         if not any(self._catalog.get(model.digest) for model in self._dispatcher.fleet.models()):

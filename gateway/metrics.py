@@ -57,6 +57,11 @@ class Metrics:
         """What this process's ledger has done, and until when bills are complete."""
         self.registry.register(_Ledger(ledger))
 
+    def watch_grace(self, in_grace: Callable[[], bool]) -> None:
+        """Whether limits are local shares because Postgres is away."""
+        about = "1 while Postgres is away and limits are local shares"
+        Gauge("forebay_postgres_away", about, registry=self.registry).set_function(in_grace)
+
     def watch_tracer(self, tracer: Tracer) -> None:
         """What became of the spans of this process."""
         self.registry.register(_Spans(tracer))

@@ -1,7 +1,8 @@
 """The operators' port: metrics and health, plain HTTP/1.0 on asyncio, apart from the clients' server and its limits.
 
 `/healthz/live` says that the event loop turns; `/healthz/ready` that a request would be served now: each check is a
-name and an async function that raises, run under a deadline. Knows nothing of what it checks.
+name and an async function that raises, run under a deadline. What raises `Impaired` is told and does no harm to
+readiness. Knows nothing of what it checks.
 """
 
 import asyncio
@@ -23,6 +24,18 @@ CONNECTIONS_MAX = 64
 REASON_CHARS_MAX = 200
 
 
+class Impaired(Exception):
+    """Raised by a check: something is not as it should be, and requests are served without it."""
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """The body of `/healthz/ready`; what is wrong and what is impaired are reasons by check."""
+
+    ready: bool
+    wrong: dict[str, str]
+    impaired: dict[str, str]
+
+
 class OpsServer:
     def __init__(self, metrics: Callable[[], bytes], checks: Mapping[str, Check]) -> None:
         self._metrics = metrics
@@ -36,19 +49,19 @@ class OpsServer:
         async with server:
             yield int(server.sockets[0].getsockname()[1])
 
-    async def readiness(self) -> dict[str, str]:
-        """What is wrong, by check; empty when ready."""
-        results = await asyncio.gather(*(self._run(check) for check in self._checks.values()))
-        return {name: reason for name, reason in zip(self._checks, results, strict=True) if reason}
+    async def readiness(self) -> Readiness:
+        errors = await asyncio.gather(*(self._run(check) for check in self._checks.values()))
+        found = [(name, error) for name, error in zip(self._checks, errors, strict=True) if error is not None]
+        wrong = {name: _reason(error) for name, error in found if not isinstance(error, Impaired)}
+        impaired = {name: _reason(error) for name, error in found if isinstance(error, Impaired)}
+        return Readiness(not wrong, wrong, impaired)
 
-    async def _run(self, check: Check) -> str | None:
+    async def _run(self, check: Check) -> Exception | None:
         try:
             async with asyncio.timeout(CHECK_S):
                 await check()
-        except TimeoutError:
-            return f"no answer within {CHECK_S:g} s"
         except Exception as error:  # noqa: BLE001  a check may fail in any way, and that is its answer
-            return str(error)[:REASON_CHARS_MAX] or type(error).__name__
+            return error
         return None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -80,12 +93,18 @@ class OpsServer:
         if path == b"/healthz/live":
             return _response(200, b"OK", b"application/json", b'{"live":true}')
         if path == b"/healthz/ready":
-            wrong = await self.readiness()
-            body = msgspec.json.encode({"ready": not wrong, "wrong": wrong})
-            if wrong:
+            readiness = await self.readiness()
+            body = msgspec.json.encode(readiness)
+            if not readiness.ready:
                 return _response(503, b"Service Unavailable", b"application/json", body)
             return _response(200, b"OK", b"application/json", body)
         return _response(404, b"Not Found", b"text/plain", b"/metrics, /healthz/live, /healthz/ready\n")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {CHECK_S:g} s"
+    return str(error)[:REASON_CHARS_MAX] or type(error).__name__
 
 
 def _response(status: int, reason: bytes, media_type: bytes, body: bytes) -> bytes:

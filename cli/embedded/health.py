@@ -31,9 +31,12 @@ def probe(url: str) -> Health:
 
 
 def _reason(body: str) -> str:
-    """One line of a gateway's `{"ready": false, "wrong": {"worker": "no worker is ready"}}` or of plain text."""
+    """One line of a gateway's `{"ready": false, "wrong": {"worker": "no worker is ready"}, "impaired": {}}` or of plain
+    text.
+    """
     try:
-        wrong = json.loads(body)["wrong"]
-        return ", ".join(f"{what}: {why}" for what, why in wrong.items())
+        answer = json.loads(body)
+        found = {**answer["wrong"], **answer.get("impaired", {})}
+        return ", ".join(f"{what}: {why}" for what, why in found.items())
     except (ValueError, KeyError, TypeError, AttributeError):
         return body.partition("\n")[0]

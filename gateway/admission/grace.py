@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from gateway.admission import bucket, claims
 from gateway.admission.bucket import Claim
-from gateway.admission.limiter import BUDGETS, Decision, Demand, Used
+from gateway.admission.limiter import BUDGETS, Decision, Demand, Limit, Used
 from gateway.admission.local_limiter import LocalLimiter
 from gateway.errors import Unavailable
 
@@ -33,6 +33,15 @@ class Grace:
     def active(self) -> bool:
         return self._limiter is not None
 
+    @property
+    def _budgets_ended(self) -> bool:
+        """Whether the grace period of budgets is over."""
+        return self._now_us() - self._began_us > self._budget_us
+
+    def may_grant(self, limits: tuple[Limit, ...]) -> bool:
+        """Whether requests under these limits, to one model or another, can still be admitted."""
+        return not (self._budgets_ended and _under_budget(limit for limit in limits if limit.model_id is None))
+
     def start(self, gateways: int, held: Iterable[tuple[Demand, bool]] = ()) -> None:
         """`held`: this gateway's open requests, and whether each has started; they count towards its share of the
         caps.
@@ -50,7 +59,7 @@ class Grace:
     def admit(self, demand: Demand) -> Decision:
         """Raises Unavailable for what a share can never grant, and for budgets once the grace period is over."""
         assert self._limiter is not None
-        if self._now_us() - self._began_us > self._budget_us and _budgets(demand):
+        if self._budgets_ended and _under_budget(demand.limits):
             raise Unavailable("Budgets cannot be checked at the moment.", retry_after_ms=RETRY_AFTER_MS)
         decision = self._limiter.decide(demand)
         if decision.refused is None:
@@ -94,5 +103,5 @@ class Grace:
         return [owed[key] for key in sorted(owed)]
 
 
-def _budgets(demand: Demand) -> bool:
-    return any(limit.metric in BUDGETS and limit.enforced and limit.allowed is not None for limit in demand.limits)
+def _under_budget(limits: Iterable[Limit]) -> bool:
+    return any(limit.metric in BUDGETS and limit.enforced and limit.allowed is not None for limit in limits)

@@ -115,8 +115,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 class Limiter(Protocol):
     async def admit(self, demand: Demand) -> Decision:
-        """Reserve all or nothing. Idempotent by `request_id`. Raises `gateway.errors.Unavailable` when it cannot be
-        decided in time.
+        """Reserve all or nothing. What only a late settlement of this gateway would refuse waits for it, at most
+        0.5 s, and is then told to wait a second. Idempotent by `request_id`. Raises `gateway.errors.Unavailable` when
+        it cannot be decided in time.
         """
         ...
 

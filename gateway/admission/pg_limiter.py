@@ -1,8 +1,9 @@
 """The limiter that is exact over any number of gateways: buckets, caps, budgets and reservations are in Postgres.
 
-An admission takes one round trip; starts and settlements are written in batches. While Postgres cannot decide, this
-gateway's local share does (`grace`). Every admission ends in exactly one refund: by `settle`, by the ledger, or, when
-this process dies, by its lease, which then expires. Postgres's clock decides, never this process's.
+An admission takes one round trip, unless a late settlement would refuse it (`overdue`); starts and settlements are
+written in batches. While Postgres cannot decide, this gateway's local share does (`grace`). Every admission ends in
+exactly one refund: by `settle`, by the ledger, or, when this process dies, by its lease, which then expires. Postgres's
+clock decides, never this process's.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from gateway.admission.grace import Grace
 from gateway.admission.held_up import HeldUp
 from gateway.admission.leases import LEASE_MS, Leases
 from gateway.admission.limiter import NOTHING, Decision, Demand, Limit, Used
+from gateway.admission.overdue import Overdue, Release, cures, shortened
 from gateway.admission.prepared import Prepared
 from gateway.admission.refusal_cache import RefusalCache
 from gateway.admission.settling import Settling
@@ -33,6 +35,7 @@ from shared import log, tasks
 
 ADMIT_TIMEOUT_S: Final = 2.0
 SETTLE_WAIT_S: Final = 0.05
+OVERDUE_WAIT_S: Final = 0.5  # of a request that would be refused because a settlement took longer
 RENEW_S: Final = 5.0
 PROBE_S: Final = 0.5  # while Postgres is away
 DEBIT_TIMEOUT_S: Final = 2.0
@@ -73,6 +76,7 @@ class PgLimiter:
         self._admissions = Lanes(pool, max(pool.get_max_size() - CONNECTIONS_KEPT, 1))
         self._settlements = Lanes(pool, 1)
         self._settling = Settling(self._settlements)
+        self._overdue = Overdue()
         self._leases = Leases(pool, gateway_id, DatabaseClock(pool, now_us))
         self._now_us = now_us
         self._grace = Grace(now_us, budget_s=budget_grace_s)
@@ -107,6 +111,10 @@ class PgLimiter:
 
     def refuses(self, limits: tuple[Limit, ...]) -> Decision | None:
         return None if self._grace.active else self._refusal_cache.find(limits, self._now_us())
+
+    def may_grant(self, limits: tuple[Limit, ...]) -> bool:
+        """Whether requests under these limits can be admitted now, or will be as soon as a share has filled."""
+        return not self._grace.active or self._grace.may_grant(limits)
 
     async def admit(self, demand: Demand) -> Decision:
         """Raises Unavailable when Postgres does not answer in time, and while it is away for what a local share can
@@ -158,9 +166,14 @@ class PgLimiter:
             return
         if used.tokens <= 0:
             self._refusal_cache.forget()  # a settlement may refund a request
+        queued = not lease.started or self._settling.is_starting(request_id)
         done = self._settling.put(request_id, used, lease.demand.tenant_id)
-        if not self._grace.active:
-            await asyncio.wait([done], timeout=SETTLE_WAIT_S)
+        try:
+            if not self._grace.active:
+                await asyncio.wait([done], timeout=SETTLE_WAIT_S)
+        finally:
+            if not done.done():
+                self._overdue.add(Release(lease.demand, queued), done)
 
     def _prepare(self, demand: Demand) -> Prepared:
         """The prepared arguments of the demand's limits, cached by the identity of the tuple of limits: a frequent
@@ -174,18 +187,28 @@ class PgLimiter:
         return prepared
 
     async def _admit(self, demand: Demand, prepared: Prepared) -> Decision:
-        arguments = prepared.arguments(demand, self._gateway_id, LEASE_MS)
-        [row] = await self._admissions.fetch(_ADMIT, *arguments, timeout_s=ADMIT_TIMEOUT_S)
-        decision = claims.decision(prepared.claims, _verdict(row))
-        if decision.refused is None:
-            self._leases.open(demand, row["epoch"])
-        else:
+        """The decision. A request that is refused only because settlements are late waits for them and asks again."""
+        tenant = demand.tenant_id
+        overdue = self._overdue.of(tenant)
+        verdict = await self._ask(demand, prepared)
+        if cures(demand, verdict, overdue) and await self._overdue.wait(tenant, OVERDUE_WAIT_S):
+            verdict = await self._ask(demand, prepared)
+        decision = claims.decision(prepared.claims, shortened(demand, verdict, self._overdue.of(tenant)))
+        if decision.refused is not None:
             self._refusal_cache.note(demand.limits, decision, self._now_us())
         return decision
 
+    async def _ask(self, demand: Demand, prepared: Prepared) -> Verdict:
+        arguments = prepared.arguments(demand, self._gateway_id, LEASE_MS)
+        [row] = await self._admissions.fetch(_ADMIT, *arguments, timeout_s=ADMIT_TIMEOUT_S)
+        if row["refused"] is None:
+            self._leases.open(demand, row["epoch"])
+        return _verdict(row)
+
     def _in_doubt(self, demand: Demand) -> None:
         """Refund an admission whose outcome is not known: it may have been reserved, and nobody will use it."""
-        self._settling.put(demand.request_id, NOTHING, demand.tenant_id)
+        done = self._settling.put(demand.request_id, NOTHING, demand.tenant_id)
+        self._overdue.add(Release(demand, queued=True), done)
 
     def _lost(self, error: BaseException) -> None:
         if not self._grace.active:

@@ -72,6 +72,10 @@ class Settling:
         if self._gathering is None:
             self._gathering = asyncio.get_running_loop().call_later(GATHER_S, self._have_starts_written)
 
+    def is_starting(self, request_id: uuid.UUID) -> bool:
+        """Whether its start is yet to be written."""
+        return request_id in self._started
+
     def put(self, request_id: uuid.UUID, used: Used, tenant_id: uuid.UUID) -> "asyncio.Future[None]":
         """A future that resolves when the settlement is in Postgres. Only the first amount for a request counts."""
         waiting = self._waiting.get(request_id)

@@ -6,6 +6,7 @@ Invariant: an entry that was read before a change was noticed is never fresh aft
 
 import uuid
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -40,6 +41,10 @@ class KeyCache(Generic[V]):
         if entry is not None:
             self._known.move_to_end(public_id)
         return entry
+
+    def values(self) -> Iterator[V]:
+        """Of all known keys, fresh or stale."""
+        return (entry.value for entry in self._known.values())
 
     def is_unknown(self, public_id: str, now_s: float) -> bool:
         return now_s < self._unknown.get(public_id, now_s)

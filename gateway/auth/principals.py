@@ -118,6 +118,16 @@ class Principals:
                 raise Unavailable("API keys cannot be checked at the moment", retry_after_ms=RETRY_AFTER_MS) from error
             return self._checked(key, entry.value)
 
+    def serve_some(self, may_grant: Callable[[tuple[Limit, ...]], bool]) -> bool:
+        """Whether some key can be served without Postgres: known, good, and granted something under its limits."""
+        return any(
+            self._is_valid(known.stored)
+            and known.stored.tenant_status == "active"
+            and "inference" in known.principal.scopes
+            and may_grant(known.principal.limits)
+            for known in self._cache.values()
+        )
+
     def _checked(self, key: ParsedKey, known: Known | None) -> Principal:
         # An unknown id costs the same two comparisons as a wrong secret, a revoked key and an expired one.
         stored = known.stored if known else None
@@ -133,8 +143,11 @@ class Principals:
         return known.principal
 
     def _is_good(self, stored: StoredKey, key: ParsedKey) -> bool:
+        return key.env == stored.env and self._is_valid(stored)
+
+    def _is_valid(self, stored: StoredKey) -> bool:
         expired = stored.expires_at is not None and not self._is_before(stored.expires_at)
-        return key.env == stored.env and stored.revoked_at is None and not expired
+        return stored.revoked_at is None and not expired
 
     def _is_before(self, moment: datetime | None) -> bool:
         return moment is not None and self._clock.wall() < moment.timestamp()

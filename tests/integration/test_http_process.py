@@ -21,6 +21,7 @@ from gateway.ledger.consumer import Ledger
 from shared import tasks
 from shared.bus import Bus
 from tests import services
+from tests.proxy import through_proxy
 from tests.services import NatsServer, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,15 +52,20 @@ class Running:
         self.url = f"http://127.0.0.1:{port}/v1"
         self.ops = f"http://127.0.0.1:{ops_port}"
 
-    async def wrong(self) -> dict[str, str] | None:
-        """What readiness complains of; None while nobody answers."""
+    async def health(self) -> dict[str, dict[str, str]] | None:
+        """The body of readiness; None while nobody answers."""
         try:
             async with aiohttp.ClientSession() as http, http.get(self.ops + "/healthz/ready") as response:
                 answer = await response.json()
         except aiohttp.ClientError:
             return None
         assert (response.status == 200) == (not answer["wrong"])
-        return answer["wrong"]
+        return answer
+
+    async def wrong(self) -> dict[str, str] | None:
+        """What readiness complains of; None while nobody answers."""
+        health = await self.health()
+        return None if health is None else health["wrong"]
 
     async def until_wrong(self, *names: str) -> dict[str, str]:
         async with asyncio.timeout(30):
@@ -119,6 +125,44 @@ async def test_a_gateway_whose_servers_are_away_starts_and_says_so(nats_server: 
         await running.until_wrong("schema", "postgres", "nats", "worker")
         nats_server.start()
         await running.until_wrong("schema", "postgres", "worker")
+
+
+async def test_readiness_without_postgres_follows_whether_a_key_can_be_served(
+    database_url: str, nats_server: NatsServer
+) -> None:
+    keys = await seed.demo(database_url, {})
+    headers = {"authorization": f"Bearer {keys['acme']}"}
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+    async with (
+        through_proxy(database_url) as (proxy, url),
+        gateway(url, nats_server.url) as running,
+        worker(nats_server.url, fake_step_us=1_000),
+        aiohttp.ClientSession() as http,
+    ):
+
+        async def until_served() -> None:
+            async with asyncio.timeout(30):
+                while True:  # a share starts empty
+                    async with http.post(running.url + "/chat/completions", json=body, headers=headers) as response:
+                        if response.status == 200:
+                            return
+                    await asyncio.sleep(0.05)
+
+        await running.until_wrong()
+        await proxy.cut()
+        await running.until_wrong("postgres")  # nobody has called, so it knows no key
+        await proxy.listen()
+        await running.until_wrong()
+        await until_served()
+        await proxy.cut()
+        async with asyncio.timeout(30):
+            while not (health := await running.health()) or set(health["impaired"]) != {"postgres"}:
+                assert health is not None
+                assert health["wrong"] == {}
+                await asyncio.sleep(0.05)
+        await until_served()
+        async with http.get(running.ops + "/metrics") as response:
+            assert "forebay_postgres_away 1.0" in await response.text()
 
 
 async def test_a_database_that_was_never_migrated(postgres_url: str, nats_server: NatsServer) -> None:

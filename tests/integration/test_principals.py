@@ -310,6 +310,23 @@ async def test_a_database_that_cannot_be_reached_is_neither_refusal_nor_permissi
         await nowhere.dispose()
 
 
+async def test_only_a_known_good_key_within_its_limits_can_be_served_without_the_database(
+    database: AsyncEngine, principals: Principals
+) -> None:
+    def some() -> bool:
+        return principals.serve_some(lambda _: True)
+
+    key = await make_key(database)
+    await principals.resolve(header(await make_key(database, scopes=frozenset({"admin"}))))
+    assert not some()
+    await principals.resolve(header(key))
+    assert some()
+    assert not principals.serve_some(lambda limits: {limit.allowed for limit in limits} != {60, 1_000})
+    await catalogue.revoke_key(database, key.split("-")[2])
+    await until(lambda: refused(principals, key))
+    assert not some()
+
+
 async def test_a_principal_of_another_tenant_never_leaks(database: AsyncEngine, principals: Principals) -> None:
     texts = [await make_key(database, f"tenant-{number}") for number in range(5)]
 

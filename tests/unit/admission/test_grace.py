@@ -3,7 +3,7 @@ import pytest
 from gateway.admission.grace import Grace
 from gateway.admission.limiter import NOTHING, Demand, Used
 from gateway.errors import Unavailable
-from tests.demands import TENANT, again, demand, limit
+from tests.demands import MODEL, TENANT, again, demand, limit
 
 MINUTE_US = 60_000_000
 
@@ -69,3 +69,13 @@ def test_a_shadow_bucket_is_not_charged_for_what_it_would_refuse() -> None:
     assert away.grace.admit(one).missed == ("tokens",)
     away.grace.settle(one.request_id, Used(20))
     assert away.owed() == {}
+
+
+def test_a_key_under_a_budget_is_granted_nothing_once_budgets_are_no_longer_trusted() -> None:
+    away, one = Away(), limit("tokens", 100)
+    budget, of_one_model = limit("day_tokens", 1_000), limit("day_tokens", 1_000, model=MODEL)
+    assert away.grace.may_grant((one, budget))
+    away.now_us += 1
+    assert not away.grace.may_grant((one, budget))
+    assert away.grace.may_grant((one, of_one_model))  # other models may be served
+    assert away.grace.may_grant((one, limit("day_tokens", 1_000, enforced=False)))

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from gateway import ops
-from gateway.ops import OpsServer
+from gateway.ops import Impaired, OpsServer
 
 
 async def fetch(port: int, request: bytes) -> tuple[int, bytes]:
@@ -31,6 +31,10 @@ async def broken() -> None:
     raise ValueError("it is broken")
 
 
+async def impaired() -> None:
+    raise Impaired("served without it")
+
+
 async def silent() -> None:
     await asyncio.sleep(3_600)
 
@@ -40,7 +44,7 @@ async def test_metrics_and_health() -> None:
         assert await fetch(port, get("/metrics")) == (200, b"metric 1\n")
         assert (await fetch(port, get("/healthz/live")))[0] == 200
         status, body = await fetch(port, get("/healthz/ready?x=1"))
-        assert (status, json.loads(body)) == (200, {"ready": True, "wrong": {}})
+        assert (status, json.loads(body)) == (200, {"ready": True, "wrong": {}, "impaired": {}})
         assert (await fetch(port, get("/")))[0] == 404
         assert await fetch(port, b"HEAD /healthz/live HTTP/1.1\r\n\r\n") == (200, b"")
         assert (await fetch(port, b"POST /metrics HTTP/1.1\r\n\r\n"))[0] == 405
@@ -54,6 +58,12 @@ async def test_what_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         assert status == 503
         assert json.loads(body)["wrong"] == {"bad": "it is broken", "slow": "no answer within 0.02 s"}
         assert (await fetch(port, get("/healthz/live")))[0] == 200
+
+
+async def test_what_is_impaired_is_named_and_does_not_make_it_unready() -> None:
+    async with OpsServer(bytes, {"good": fine, "away": impaired}).listening("127.0.0.1", 0) as port:
+        status, body = await fetch(port, get("/healthz/ready"))
+    assert (status, json.loads(body)) == (200, {"ready": True, "wrong": {}, "impaired": {"away": "served without it"}})
 
 
 async def test_a_client_that_sends_no_request_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,7 @@ def of_a_gateway() -> CollectorRegistry:
     metrics = Metrics()
     metrics.watch_workers(dict)
     metrics.watch_ledger(ANYTHING)
+    metrics.watch_grace(bool)
     metrics.watch_tracer(ANYTHING)
     return metrics.registry
 
