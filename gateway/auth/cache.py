@@ -1,7 +1,8 @@
 """A bounded cache of keys as they were last read, and of ids that no key has. Does no reading itself and has no clock.
 
-Invariant: an entry that was read before a change was noticed is never fresh after it. So a read begins with
-`generation` and is stored under it; if a change was noticed in between, the entry starts as stale.
+Invariants: an entry that was read before a change was noticed is never fresh after it. So a read begins with
+`generation` and is stored under it; if a change was noticed in between, the entry starts as stale. And a key that was
+refused is due for a reading exactly when an unknown id is, or the time of a refusal would tell which ids exist.
 """
 
 import uuid
@@ -25,6 +26,7 @@ V = TypeVar("V", bound=OfTenant)
 class Entry(Generic[V]):
     value: V
     stale: bool
+    refused_until_s: float = 0.0  # until when a refusal needs no reading, as of an unknown id
 
 
 class KeyCache(Generic[V]):
@@ -66,12 +68,26 @@ class KeyCache(Generic[V]):
         if len(self._unknown) > self._unknown_max:
             self._unknown.popitem(last=False)
 
+    def is_refused(self, public_id: str, now_s: float) -> bool:
+        """Whether a refusal of this known key was preceded by a reading not long ago."""
+        entry = self._known.get(public_id)
+        return entry is not None and now_s < entry.refused_until_s
+
+    def note_refused(self, public_id: str, now_s: float) -> None:
+        """The key was just read, and is refused. A key that is not known is left alone."""
+        entry = self._known.get(public_id)
+        if entry is not None and not entry.stale:
+            entry.refused_until_s = now_s + self._unknown_s
+
     def invalidate(self, changed: Changed) -> None:
-        """Mark these tenants' entries as stale, and every unknown id too: the change may have created that key."""
+        """Mark these tenants' entries as stale, and every unknown id too: the change may have created that key. With
+        the unknown ids, refused keys are due.
+        """
         if not changed:
             return
         self.generation += 1
         self._unknown.clear()
         for entry in self._known.values():
+            entry.refused_until_s = 0.0
             if changed == ALL or entry.value.tenant_id in changed:
                 entry.stale = True

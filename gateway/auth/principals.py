@@ -6,6 +6,7 @@ and known keys are served as they were last read; a change in Postgres is obeyed
 """
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Callable
 from datetime import datetime
@@ -24,7 +25,7 @@ from gateway.auth.changes import Changed, Changes
 from gateway.auth.keys import ParsedKey
 from gateway.db import pools, queries
 from gateway.db.queries import StoredKey, TierBounds
-from gateway.errors import Forbidden, Unavailable
+from gateway.errors import Forbidden, InvalidKey, Unavailable
 from shared import log, tasks
 from shared.clock import Clock, SystemClock
 
@@ -108,15 +109,34 @@ class Principals:
         key = authorization.key(authorization_values)
         entry = self._cache.known(key.public_id)
         if entry is not None and (self._away or not entry.stale):
-            return self._checked(key, entry.value)
+            try:
+                return self._checked(key, entry.value)
+            except InvalidKey:
+                await self._read_as_unknown(key.public_id)
+                raise
         if self._cache.is_unknown(key.public_id, self._clock.monotonic()):
             return self._checked(key, None)
         try:
-            return self._checked(key, await self._read_once(key.public_id))
+            known = await self._read_once(key.public_id)
         except _FAULTS as error:
             if entry is None:
                 raise Unavailable("API keys cannot be checked at the moment", retry_after_ms=RETRY_AFTER_MS) from error
             return self._checked(key, entry.value)
+        try:
+            return self._checked(key, known)
+        except InvalidKey:
+            self._cache.note_refused(key.public_id, self._clock.monotonic())
+            raise
+
+    async def _read_as_unknown(self, public_id: str) -> None:
+        """Read a known key that is refused whenever an unknown id would be read: its time must not tell that it exists.
+        The refusal stands, as what is known is fresh.
+        """
+        if self._away or self._cache.is_refused(public_id, self._clock.monotonic()):
+            return
+        with contextlib.suppress(*_FAULTS):
+            await self._read_once(public_id)
+            self._cache.note_refused(public_id, self._clock.monotonic())
 
     def serve_some(self, may_grant: Callable[[tuple[Limit, ...]], bool]) -> bool:
         """Whether some key can be served without Postgres: known, good, and granted something under its limits."""

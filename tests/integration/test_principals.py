@@ -141,6 +141,46 @@ async def test_whatever_is_wrong_with_a_key_the_same_comparisons_are_made(
             assert compared == [64, 64]
 
 
+async def test_a_refused_key_is_read_as_often_as_one_that_does_not_exist(
+    database: AsyncEngine, sql: asyncpg.Connection
+) -> None:
+    """Or the time of an answer would tell that the id exists."""
+    expired, revoked = await make_key(database), await make_key(database)
+    await sql.execute("UPDATE api_keys SET expires_at = to_timestamp(1) WHERE public_id = $1", expired.split("-")[2])
+    await catalogue.revoke_key(database, revoked.split("-")[2])
+    good = await make_key(database)
+    forged = keys.renew("test", good.split("-")[2])[0]
+    reads: list[str] = []
+    event.listen(
+        database.sync_engine,
+        "before_cursor_execute",
+        lambda *args: reads.append(args[2]) if "api_keys" in args[2] else None,
+    )
+    clock = HandClock()
+    principals = Principals(database, clock=clock)  # without its poll, so that no change makes a key due
+
+    async def reading(key: str) -> list[int]:
+        """How often the key is read at once, again, after 4 s, after 6 s and after 6 s more."""
+        counts: list[int] = []
+        for pause_s in (0, 0, 4, 6, 6):
+            clock.now += pause_s
+            reads.clear()
+            assert await refused(principals, key)
+            counts.append(len(reads))
+        return counts
+
+    unknown = await reading(keys.generate("test")[0])
+    assert unknown == [1, 0, 0, 1, 1]
+    for key in (forged, expired, revoked):
+        assert await reading(key) == unknown
+    await principals.resolve(header(good))
+    reads.clear()
+    clock.now += 60
+    await principals.resolve(header(good))
+    assert reads == []
+    assert await reading(forged) == unknown  # also where its owner's use has made it known
+
+
 async def test_a_suspended_tenant_is_told_so(
     database: AsyncEngine, principals: Principals, sql: asyncpg.Connection
 ) -> None:

@@ -81,3 +81,19 @@ def test_both_sides_are_bounded_and_the_least_used_goes_first() -> None:
     for public_id in ("x", "y", "z"):
         keys.put_unknown(public_id, 0, generation=0)
     assert [keys.is_unknown(public_id, 1) for public_id in ("x", "y", "z")] == [False, True, True]
+
+
+def test_a_refused_key_is_due_when_an_unknown_id_is() -> None:
+    keys = cache()
+    keys.put("a", ONE, generation=0)
+    assert not keys.is_refused("a", 100)
+    for at_s in (100, 200):
+        keys.put_unknown("x", at_s, generation=keys.generation)
+        keys.note_refused("a", at_s)
+        for later_s in (4.9, 5):
+            assert keys.is_refused("a", at_s + later_s) == keys.is_unknown("x", at_s + later_s) == (later_s < 5)
+        keys.invalidate(frozenset({TWO.tenant_id}))
+        assert not keys.is_refused("a", at_s)
+        assert not stale(keys, "a")
+    keys.note_refused("nobody", 100)
+    assert not keys.is_refused("nobody", 100)
