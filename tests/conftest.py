@@ -3,6 +3,7 @@ import os
 import uuid
 from collections.abc import AsyncIterator, Iterator
 
+import hypothesis
 import pytest
 import structlog
 
@@ -13,7 +14,10 @@ from worker.models import threads
 def pytest_configure() -> None:
     """Plain tracebacks: where rich is installed, structlog draws each with all its locals, which takes seconds on a
     busy machine. Code is compiled with the optimisation of a worker, which takes a quarter less time than the default.
+    No example of a property is timed: a busy machine would make it fail.
     """
+    hypothesis.settings.register_profile("untimed", deadline=None)
+    hypothesis.settings.load_profile("untimed")
     os.environ.setdefault(threads.OPTIMISATION, threads.ENOUGH)
     *processors, _ = structlog.get_config()["processors"]
     renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)

@@ -61,7 +61,6 @@ def exercise(cases: SearchStrategy[Case], key: str, names: dict[str, object], ex
         max_examples=examples,
         derandomize=True,
         database=None,
-        deadline=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )

@@ -100,4 +100,4 @@ class BlocksMachine(RuleBasedStateMachine):
 
 
 TestBlocks = BlocksMachine.TestCase
-TestBlocks.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestBlocks.settings = settings(max_examples=60, stateful_step_count=40)

@@ -43,27 +43,27 @@ def stream(pieces: list[bytes], stops: tuple[str, ...]) -> tuple[str, bool]:
 
 
 @given(text=texts, stops=stops_lists, cuts=st.lists(st.integers(0, 200), max_size=12))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_text_is_cut_where_the_first_stop_string_ends_whatever_the_tokens(text, stops, cuts):
     assert stream(cut(text.encode(), cuts), stops) == reference(text, stops)
 
 
 @given(pieces=raw_bytes, cuts=st.lists(st.integers(0, 200), max_size=12))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_bytes_give_the_text_of_one_decode(pieces, cuts):
     data = b"".join(pieces)
     assert stream(pieces, ()) == stream(cut(data, cuts), ()) == (data.decode(errors="replace"), False)
 
 
 @given(pieces=raw_bytes, stops=stops_lists)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_bytes_with_stop_strings_give_the_cut_text(pieces, stops):
     said, _ = stream(pieces, stops)
     assert said == reference(b"".join(pieces).decode(errors="replace"), stops)[0]
 
 
 @given(text=texts, stops=stops_lists.filter(bool))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_no_more_is_held_back_than_may_become_a_stop_string(text, stops):
     detokenizer = Detokenizer(tuple(compile_stop(stop) for stop in stops))
     said, known = "", ""
@@ -82,7 +82,7 @@ def test_no_more_is_held_back_than_may_become_a_stop_string(text, stops):
 @given(
     pieces=st.lists(st.text(letters, min_size=1, max_size=4), max_size=8), floor=st.integers(0, 8), stops=stops_lists
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_stop_string_that_is_complete_too_early_is_text_and_hides_no_later_one(pieces, floor, stops):
     detokenizer = Detokenizer(tuple(compile_stop(stop) for stop in stops))
     said, stopped = "", False

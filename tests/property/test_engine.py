@@ -154,7 +154,7 @@ class AheadMachine(EngineMachine):
 
 @pytest.mark.parametrize("machine", [EngineMachine, AheadMachine], ids=["in step", "ahead"])
 def test_an_engine_under_random_load(machine):
-    run_state_machine_as_test(machine, settings=settings(max_examples=40, stateful_step_count=25, deadline=None))
+    run_state_machine_as_test(machine, settings=settings(max_examples=40, stateful_step_count=25))
 
 
 @given(
@@ -162,7 +162,7 @@ def test_an_engine_under_random_load(machine):
     tiers=st.lists(st.integers(0, 2), min_size=6, max_size=6),
     config=engines,
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_first_tokens_come_in_order_of_tier_and_arrival(lengths, tiers, config):
     """With room for all, nobody is overtaken by one that is less urgent or came later."""
     engine = make_engine(make_runner(blocks=200), **config)
@@ -178,7 +178,7 @@ def test_first_tokens_come_in_order_of_tier_and_arrival(lengths, tiers, config):
 
 
 @given(prompt=st.integers(1, 31), max_tokens=st.integers(1, 60), blocks=st.integers(8, 12), others=st.integers(0, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_where_a_sequence_ends_does_not_depend_on_who_else_runs(prompt, max_tokens, blocks, others):
     engine = make_engine(make_runner(blocks=blocks))
     for name in ("r", *(f"other{index}" for index in range(others))):

@@ -49,7 +49,7 @@ class Flood:
 
 
 @given(config=engines, seed=st.integers(0, 999), tier=st.integers(0, 2), prompt=st.integers(1, PROMPT_MAX))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_request_ends_however_much_more_urgent_work_keeps_arriving(config, seed, tier, prompt):
     inspected = Inspected(**config)
     flood = Flood(inspected, seed, tiers=tuple(range(tier + 1)))
@@ -63,7 +63,7 @@ def test_a_request_ends_however_much_more_urgent_work_keeps_arriving(config, see
 
 
 @given(seed=st.integers(0, 999), tier=st.integers(1, 2), prompt=st.integers(10, 60), budget=st.integers(6, 24))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_a_prompt_that_was_begun_ends_however_many_more_urgent_ones_keep_arriving(seed, tier, prompt, budget):
     """There is room for all, and nobody gives way: the urgent prompts could take the budget of every step."""
     inspected = Inspected(blocks=60, tokens_per_step=budget, tokens_beside_decodes=budget, sequences_max=6)
@@ -78,7 +78,7 @@ def test_a_prompt_that_was_begun_ends_however_many_more_urgent_ones_keep_arrivin
 
 
 @given(config=engines, prompts=st.lists(st.integers(1, PROMPT_MAX), min_size=3, max_size=3), n=st.integers(1, 2))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_tenants_that_always_wait_get_equal_service(config, prompts, n):
     inspected = Inspected(**config)
     tenants = {tenant: [number] * length for number, (tenant, length) in enumerate(zip("abc", prompts, strict=True), 2)}

@@ -85,5 +85,5 @@ class LossyBus(RuleBasedStateMachine):
             assert not self.lost
 
 
-LossyBus.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+LossyBus.TestCase.settings = settings(max_examples=50, stateful_step_count=30)
 TestLossyBus = LossyBus.TestCase

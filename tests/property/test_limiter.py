@@ -119,4 +119,4 @@ class LimiterMachine(RuleBasedStateMachine):
 
 
 TestLimiter = LimiterMachine.TestCase
-TestLimiter.settings = settings(max_examples=50, deadline=None)
+TestLimiter.settings = settings(max_examples=50)

@@ -14,7 +14,7 @@ turns = st.lists(st.tuples(st.sampled_from(TENANTS), st.sampled_from(["arrive", 
 
 
 @given(st.lists(costs, min_size=1, max_size=200))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_tenants_that_always_have_work_are_never_further_apart_than_one_turn(prices):
     service = Service(input_weight=1.0)
     for tenant in TENANTS:
@@ -31,7 +31,7 @@ def test_tenants_that_always_have_work_are_never_further_apart_than_one_turn(pri
     waiting=st.integers(1, 8),
     tenants=st.integers(1, 1_000),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_tenant_that_stays_gets_its_share_beside_those_who_come_and_go(prices, waiting, tenants):
     service = Service(input_weight=1.0)
     comers = (f"t{number % (tenants + waiting)}" for number in count())
@@ -55,7 +55,7 @@ def test_a_tenant_that_stays_gets_its_share_beside_those_who_come_and_go(prices,
 
 
 @given(turns)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_nobody_comes_back_below_those_who_are_active_or_below_itself(script):
     service = Service(input_weight=1.0)
     levels: dict[str, float] = {}  # of active tenants
@@ -82,7 +82,7 @@ def test_nobody_comes_back_below_those_who_are_active_or_below_itself(script):
     share=st.sampled_from([0.02, 0.1, 0.25]),
     prices=st.lists(costs, min_size=1, max_size=10),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_each_tier_that_waits_gets_its_floor_share_and_the_most_urgent_the_rest(tiers, share, prices):
     service = Service(input_weight=1.0, floor_share=share)
     served = dict.fromkeys(sorted(tiers), 0)

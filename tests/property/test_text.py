@@ -96,26 +96,26 @@ def test_whether_the_first_space_is_shown_is_the_decoders_matter() -> None:
 
 
 @given(output=byte_ids)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_byte_level_text_is_the_decoders_whatever_the_bytes(output) -> None:
     assert "".join(recite([2], output, BYTE_TABLE)) == BYTE_LEVEL.decode(output)
 
 
 @given(prompt=piece_ids, output=piece_ids)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_sentencepiece_text_continues_the_prompt_as_one_decode_of_both_does(prompt, output) -> None:
     before, both = SENTENCEPIECE.decode(prompt), SENTENCEPIECE.decode(prompt + output)
     assert before + "".join(recite(prompt, output, PIECE_TABLE)) == both
 
 
 @given(output=piece_ids)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_after_special_tokens_alone_the_first_space_is_not_shown(output) -> None:
     assert "".join(recite([0], output, PIECE_TABLE)) == SENTENCEPIECE.decode(output)
 
 
 @given(output=piece_ids, cuts=st.lists(st.integers(0, 40), max_size=3))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_bytes_that_make_no_character_harm_nothing_around_them(output, cuts) -> None:
     """The library gives up a run of bytes for one that is wrong, which no stream could; SentencePiece does not."""
     for cut in cuts:
@@ -125,7 +125,7 @@ def test_bytes_that_make_no_character_harm_nothing_around_them(output, cuts) -> 
 
 
 @given(output=piece_ids, stop=st.text("ab \u00e9\u4f60", min_size=1, max_size=3))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_stop_string_cuts_what_the_decoder_says(output, stop) -> None:
     whole = SENTENCEPIECE.decode(output)
     assert "".join(recite([0], output, PIECE_TABLE, (stop,))) == whole.partition(stop)[0]

@@ -106,7 +106,7 @@ def test_one_that_no_worker_could_ever_hold_is_not_made_to_wait_for_it() -> None
 counts = st.integers(0, 50)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(running_now=st.lists(counts, min_size=3, max_size=3), ahead=counts, more=counts, tier=st.integers(0, 2))
 def test_more_ahead_and_less_urgency_never_make_it_sooner(
     running_now: list[int], ahead: int, more: int, tier: int

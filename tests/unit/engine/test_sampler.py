@@ -98,7 +98,7 @@ def test_temperature_flattens():
     torch.testing.assert_close(hot, (logits / 2).softmax(-1), rtol=0, atol=0.02)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.lists(PARAMS, min_size=1, max_size=5), st.integers(0, 2**32 - 1), st.booleans())
 def test_a_row_gets_the_same_answer_in_any_company(wanted: list[dict], seed: int, peaked: bool):
     """Ids and log-probabilities, bit for bit, whatever is asked for, at a size where torch uses several threads."""

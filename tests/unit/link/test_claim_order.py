@@ -102,7 +102,7 @@ def test_who_waits_outside_is_owed_a_share() -> None:
     served=st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 50)), max_size=10),
     tokens=st.integers(1, 20),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_claims_differ_by_one_job_at_most_between_tenants_that_go_on_waiting(waiting, served, tokens) -> None:
     service = Service(input_weight=1.0, output_weight=1.0)
     order = ClaimOrder(service)
