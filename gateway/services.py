@@ -1,11 +1,12 @@
 """The parts that the wiring hands to the application."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.admission.admission import Admission
 from gateway.admission.catalog import Catalog
+from gateway.api.connections import Connections
 from gateway.api.gate import Gate
 from gateway.metrics import Metrics
 from gateway.protocols import Dispatcher, Principals
@@ -24,3 +25,4 @@ class Services:
     gate: Gate
     metrics: Metrics
     tracer: Tracer
+    connections: Connections = field(default_factory=Connections)

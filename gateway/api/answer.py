@@ -129,7 +129,7 @@ class Answers:
             if inside:
                 gate.leave()
             if isinstance(error, GatewayError):
-                await body.refuse(scope, receive, error)
+                await body.refuse(scope, receive, error, self._services.connections)
             raise
         return principal, data
 

@@ -15,6 +15,7 @@ import msgspec
 from litestar.types import Receive, Scope
 
 from gateway import headers
+from gateway.api.connections import Connections
 from gateway.errors import BodyTimeout, BodyTooLarge, ClientGone, GatewayError, InvalidRequest, UnsupportedMedia
 
 T = TypeVar("T")
@@ -65,12 +66,13 @@ async def read(scope: Scope, receive: Receive, *, bytes_max: int, seconds: float
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-async def refuse(scope: Scope, receive: Receive, error: GatewayError) -> None:
+async def refuse(scope: Scope, receive: Receive, error: GatewayError, connections: Connections) -> None:
     """Discard the rest of the body of a request that `error` refuses. The connection is closed if the body does not
     end, or if the client still waits for permission to send it.
     """
     if isinstance(error, BodyTimeout) or _waits_to_send(scope) or not await _discard(receive):
         error.headers["connection"] = "close"
+        connections.end_soon(scope["client"])
 
 
 async def _discard(receive: Receive) -> bool:

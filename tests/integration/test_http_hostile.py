@@ -195,6 +195,15 @@ async def test_who_has_no_key_holds_neither_places_nor_connections_by_sending_no
         assert b"connection: close" in answer
 
 
+async def test_connections_of_bodies_that_do_not_end_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server by itself keeps most of them for as long as their clients like."""
+    monkeypatch.setattr("gateway.api.body.DISCARD_IDLE_S", 0.05)
+    head = f"POST {CHAT} HTTP/1.1\nHost: x\nAuthorization: Bearer nobody\nContent-Length: 50"
+    async with scripted_gateway() as gateway:
+        answers = await asyncio.gather(*(raw(gateway, head, b"{") for _ in range(20)))
+    assert all(b" 401 " in answer.split(b"\r\n")[0] for answer in answers)
+
+
 async def test_one_tenant_does_not_hold_all_places_by_sending_no_bodies() -> None:
     head = f"POST {CHAT} HTTP/1.1\nHost: x\nAuthorization: Bearer hobby\nContent-Length: 500"
     async with scripted_gateway(requests_open_max=2 * UNREAD_SHARE) as gateway:

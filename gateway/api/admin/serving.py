@@ -59,7 +59,7 @@ async def serve(request: Request[Any, Any, Any], services: Services, operation: 
             stack.callback(services.gate.leave)
             data = await _body(request, services, operation)
         except GatewayError as error:
-            await body.refuse(request.scope, request.receive, error)
+            await body.refuse(request.scope, request.receive, error, services.connections)
             raise
         arguments = _arguments(request, operation, data)
         repeatable = _repeatable(request, operation, principal, data)
