@@ -39,7 +39,10 @@ SHARED: Final[dict[str, Policy]] = {
     "temperature": _honour("0 to 2; 0 takes the most likely token"),
     "top_p": _honour("0 to 1; 0 takes the most likely token"),
     "n": _honour("1 to 128, prompts counted; each choice is reserved"),
-    "stop": _honour("a text or up to 4, each of 1 to 512 characters; not part of the answer"),
+    "stop": _honour(
+        "a text or up to 4, each of 1 to 512 characters; not part of the answer. The one that ends first counts, and of"
+        " two that end together the first in the list"
+    ),
     "stream": _honour("server-sent events"),
     "stream_options": _honour("`include_usage`, with `stream` alone"),
     "seed": _honour("64 bits; the same seed draws the same tokens as far as the hardware's arithmetic does"),
