@@ -1,4 +1,4 @@
-"""Connections to the database of a test, for the tests that look at rows or change them behind a gateway's back."""
+"""Connections to the database of a test, and the limiter of a gateway over one."""
 
 from collections.abc import AsyncIterator
 
@@ -6,7 +6,8 @@ import asyncpg
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.db import engine
+from gateway.admission.pg_limiter import PgLimiter
+from gateway.db import engine, pools
 
 
 @pytest.fixture
@@ -23,3 +24,17 @@ async def sql(database_url: str) -> AsyncIterator[asyncpg.Connection]:
     connection = await asyncpg.connect(database_url)
     yield connection
     await connection.close()
+
+
+@pytest.fixture
+async def pool(database_url: str) -> AsyncIterator[asyncpg.Pool]:
+    """As a gateway has it for requests."""
+    async with pools.create(database_url, connections_max=8) as pool:
+        yield pool
+
+
+@pytest.fixture
+async def limiter(pool: asyncpg.Pool) -> AsyncIterator[PgLimiter]:
+    """Of the gateway gw-a."""
+    async with PgLimiter(pool, gateway_id="gw-a") as limiter:
+        yield limiter

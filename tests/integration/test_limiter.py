@@ -26,18 +26,6 @@ TOKENS, REQUESTS = f"tenant:{TENANT}/tokens", f"tenant:{TENANT}/requests"
 
 
 @pytest.fixture
-async def pool(database_url: str) -> AsyncIterator[asyncpg.Pool]:
-    async with pools.create(database_url, connections_max=8) as pool:
-        yield pool
-
-
-@pytest.fixture
-async def limiter(pool: asyncpg.Pool) -> AsyncIterator[PgLimiter]:
-    async with PgLimiter(pool, gateway_id="gw-a") as limiter:
-        yield limiter
-
-
-@pytest.fixture
 async def other(database_url: str) -> AsyncIterator[PgLimiter]:
     """Another gateway's."""
     async with pools.create(database_url, connections_max=8) as pool, PgLimiter(pool, gateway_id="gw-b") as limiter:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 
 import asyncpg
 import pytest
@@ -10,20 +10,7 @@ import pytest
 from gateway.admission import pg_limiter
 from gateway.admission.limiter import Demand, Used
 from gateway.admission.pg_limiter import PgLimiter
-from gateway.db import pools
 from tests.demands import again, demand, limit
-
-
-@pytest.fixture
-async def pool(database_url: str) -> AsyncIterator[asyncpg.Pool]:
-    async with pools.create(database_url, connections_max=8) as pool:
-        yield pool
-
-
-@pytest.fixture
-async def limiter(pool: asyncpg.Pool) -> AsyncIterator[PgLimiter]:
-    async with PgLimiter(pool, gateway_id="gw-a") as limiter:
-        yield limiter
 
 
 @contextlib.asynccontextmanager

@@ -72,7 +72,7 @@ def test_a_tenant_without_jobs_for_us_is_passed_over() -> None:
 
 
 def test_the_counters_know_who_waits_outside() -> None:
-    """A tenant is lifted when it comes back from idling, and not while its jobs only wait."""
+    """A tenant's counter is raised when it comes back from idling, and not while its jobs only wait."""
     service = Service(input_weight=1.0, output_weight=1.0)
     order = ClaimOrder(service)
     order.waiting(0, {"patient", "busy"})
