@@ -1,7 +1,7 @@
 """What a gateway grants while Postgres is away, and what it owes Postgres afterwards.
 
-It grants a local share (limit / live gateways) of each limit. The share starts empty, so that an outage adds no burst.
-On return, what was used is charged to the shared buckets. Budgets cannot be checked here: requests under a budget are
+It grants a local share (limit / live gateways) of each limit. The share starts empty, so that an outage adds no burst,
+and fills from the moment of Postgres's last answer: what a limit refilled since then nobody has granted here. On return, what was used is charged to the shared buckets. Budgets cannot be checked here: requests under a budget are
 admitted for a grace period, then refused.
 """
 
@@ -42,13 +42,13 @@ class Grace:
         """Whether requests under these limits, to one model or another, can still be admitted."""
         return not (self._budgets_ended and _under_budget(limit for limit in limits if limit.model_id is None))
 
-    def start(self, gateways: int, held: Iterable[tuple[Demand, bool]] = ()) -> None:
+    def start(self, gateways: int, held: Iterable[tuple[Demand, bool]] = (), *, answered_us: int) -> None:
         """`held`: this gateway's open requests, and whether each has started; they count towards its share of the
-        caps.
+        caps. `answered_us`: when Postgres last answered.
         """
         if self._limiter is None:
             self._began_us = self._now_us()
-            self._limiter = LocalLimiter(self._now_us, share=max(gateways, 1), starts_full=False)
+            self._limiter = LocalLimiter(self._now_us, share=max(gateways, 1), empty_since_us=answered_us)
             for demand, started in held:
                 self._limiter.hold(demand, started=started)
 

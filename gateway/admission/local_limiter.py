@@ -31,14 +31,13 @@ class Reservation:
 
 
 class LocalLimiter:
-    """Implements `Limiter`. `starts_full`: whether a bucket begins full or empty."""
+    """Implements `Limiter`. A bucket begins full, or was empty at `empty_since_us` and has filled since."""
 
-    def __init__(self, now_us: Callable[[], int], *, share: int = 1, starts_full: bool = True) -> None:
+    def __init__(self, now_us: Callable[[], int], *, share: int = 1, empty_since_us: int | None = None) -> None:
         assert share >= 1
         self._now_us = now_us
         self._share = share
-        self._starts_full = starts_full
-        self._began_us = now_us()
+        self._empty_since_us = empty_since_us
         self._levels: OrderedDict[str, Level] = OrderedDict()  # least recently used first
         self._open: dict[uuid.UUID, Reservation] = {}
         self._by_tenant: dict[uuid.UUID, set[uuid.UUID]] = {}
@@ -122,9 +121,11 @@ class LocalLimiter:
         return held
 
     def _level(self, claim: Claim) -> Level:
-        return self._levels.get(claim.key) or Level(
-            claim.burst * bucket.UNITS if self._starts_full else 0, self._began_us
-        )
+        if level := self._levels.get(claim.key):
+            return level
+        if self._empty_since_us is not None:
+            return Level(0, self._empty_since_us)
+        return Level(claim.burst * bucket.UNITS, self._now_us())
 
     def _keep(self, wanted: tuple[Claim, ...], levels: tuple[Level, ...]) -> None:
         for claim, level in zip(wanted, levels, strict=True):

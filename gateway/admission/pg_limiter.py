@@ -79,6 +79,7 @@ class PgLimiter:
         self._overdue = Overdue()
         self._leases = Leases(pool, gateway_id, DatabaseClock(pool, now_us))
         self._now_us = now_us
+        self._answered_us = now_us()  # when Postgres last answered
         self._grace = Grace(now_us, budget_s=budget_grace_s)
         self._refusal_cache = RefusalCache()
         self._held_up = HeldUp()
@@ -201,6 +202,7 @@ class PgLimiter:
     async def _ask(self, demand: Demand, prepared: Prepared) -> Verdict:
         arguments = prepared.arguments(demand, self._gateway_id, LEASE_MS)
         [row] = await self._admissions.fetch(_ADMIT, *arguments, timeout_s=ADMIT_TIMEOUT_S)
+        self._answered_us = self._now_us()
         if row["refused"] is None:
             self._leases.open(demand, row["epoch"])
         return _verdict(row)
@@ -213,7 +215,8 @@ class PgLimiter:
     def _lost(self, error: BaseException) -> None:
         if not self._grace.active:
             self._log.error("limiter.postgres_away", gateways=self._gateways, error=repr(error))
-            self._grace.start(self._gateways, [(lease.demand, lease.started) for lease in self._leases])
+            held = [(lease.demand, lease.started) for lease in self._leases]
+            self._grace.start(self._gateways, held, answered_us=self._answered_us)
             self._upkeep_due.set()
 
     async def _keep_up(self) -> None:
@@ -231,6 +234,7 @@ class PgLimiter:
 
     async def _upkeep(self) -> None:
         self._gateways = await self._leases.renew()
+        self._answered_us = self._now_us()
         await self._pay()
         if self._grace.active:
             self._grace.stop()

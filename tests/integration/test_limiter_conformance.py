@@ -10,9 +10,7 @@ from gateway.admission.limiter import Metric
 from gateway.admission.local_limiter import LocalLimiter
 from gateway.admission.pg_limiter import PgLimiter
 from tests.demands import KEY, MODEL, again, demand, limit
-from tests.integration.test_limiter import asked, limiter, pool, settle
-
-__all__ = ["limiter", "pool"]
+from tests.integration.test_limiter import asked, settle
 
 
 @pytest.fixture(params=["postgres", "local"])

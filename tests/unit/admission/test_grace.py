@@ -14,7 +14,7 @@ class Away:
     def __init__(self, *, gateways: int = 1, held: tuple[Demand, ...] = ()) -> None:
         self.now_us = 0
         self.grace = Grace(lambda: self.now_us, budget_s=60)
-        self.grace.start(gateways, [(one, True) for one in held])
+        self.grace.start(gateways, [(one, True) for one in held], answered_us=0)
         self.now_us = MINUTE_US
 
     def admits(self, one: Demand) -> bool:
@@ -22,6 +22,14 @@ class Away:
 
     def owed(self) -> dict[str, int]:
         return {claim.key.removeprefix(f"tenant:{TENANT}/"): claim.amount for claim in self.grace.take_debts()}
+
+
+def test_the_share_fills_from_postgres_s_last_answer_and_not_from_the_request_that_missed_it() -> None:
+    now_us = 5 * MINUTE_US
+    grace = Grace(lambda: now_us, budget_s=60)
+    grace.start(2, answered_us=now_us - MINUTE_US // 60)
+    one = demand(limit("requests", 240))  # two a second for this gateway
+    assert [grace.admit(again(one)).refused is None for _ in range(3)] == [True, True, False]
 
 
 def test_what_was_used_is_owed_and_what_nobody_started_is_not() -> None:
