@@ -2,7 +2,8 @@
 
 Transactions as well as times decide which lines an export holds (`Bounds`), so that a repetition holds the same ones. A
 closed period keeps its lines for ever; a line that comes later for it is in the next period's export, with its own
-time. Invariant: each line is in exactly one closing export. Lines are streamed, so memory is constant.
+time. Closed periods follow one another without a gap, the first one from the first line on. Invariant: each line is in
+exactly one closing export. Lines are streamed, so memory is constant.
 """
 
 import hashlib
@@ -53,6 +54,8 @@ _CLOSED: Final = (
 _CUT_OFF: Final = (
     "SELECT EXISTS (SELECT FROM usage_lines WHERE occurred_at >= $1 AND occurred_at < $2 AND xid >= $3::text::xid8)"
 )
+_LAST_CLOSED: Final = "SELECT max(period_to) FROM billing_exports WHERE closing"
+_FIRST_LINE: Final = "SELECT min(occurred_at) FROM billing_lines WHERE occurred_at < $1 AND xid < $2::text::xid8"
 _ORDER: Final = "occurred_at, request_id, attempt, adjustment_id"
 _LINES: Final = f"SELECT {', '.join(COLUMNS)} FROM billing_lines WHERE {{}} ORDER BY {_ORDER}"  # noqa: S608  our own names
 _ON_TIME: Final = _LINES.format(_IN_PERIOD)
@@ -98,8 +101,8 @@ async def bounds(connection: asyncpg.Connection, start: datetime, end: datetime,
     if close:
         await _check_complete(connection, start, end)
     until = str(await connection.fetchval("SELECT lines_end()::text"))
-    if close and await connection.fetchval(_CUT_OFF, start, end, until):
-        raise NotComplete("a transaction that began before the last bills is still open: try again when it has ended")
+    if close:
+        await _check_none_left_out(connection, start, end, until)
     before = "SELECT until_xid::text FROM billing_exports WHERE closing AND period_to = $1"
     late = await connection.fetchval(before, start)
     return Bounds(period_from=start, period_to=end, until_xid=until, late_xid=late, closing=close)
@@ -139,14 +142,30 @@ async def record(connection: asyncpg.Connection, within: Bounds, form: Format, e
 
 
 async def _check_complete(connection: asyncpg.Connection, start: datetime, end: datetime) -> None:
-    later = "SELECT EXISTS (SELECT FROM billing_exports WHERE closing AND period_to > $1)"
-    if await connection.fetchval(later, start):
+    last = await connection.fetchval(_LAST_CLOSED)
+    if last is not None and start < last:
         raise NotComplete("a period that overlaps or follows is closed already: periods are closed in their order")
+    if last is not None and start > last:
+        raise NotComplete(f"the next period to be closed begins where the last one ended, at {_utc(last)}")
     complete = await connection.fetchval("SELECT complete_until FROM usage_completeness")
     if complete is None or complete < end + CLOSES_AFTER:
-        known = "not known" if complete is None else f"{complete:%Y-%m-%d %H:%M:%S} UTC"
-        needed = f"{end + CLOSES_AFTER:%Y-%m-%d %H:%M:%S} UTC"
+        known = "not known" if complete is None else _utc(complete)
+        needed = _utc(end + CLOSES_AFTER)
         raise NotComplete(f"the period can be closed when bills are complete until {needed}; that is {known} now")
+
+
+async def _check_none_left_out(connection: asyncpg.Connection, start: datetime, end: datetime, until: str) -> None:
+    """That no line is cut off by `until`, nor, when this is the first period to be closed, by its start."""
+    if await connection.fetchval(_CUT_OFF, start, end, until):
+        raise NotComplete("a transaction that began before the last bills is still open: try again when it has ended")
+    if await connection.fetchval(_LAST_CLOSED) is None:
+        first = await connection.fetchval(_FIRST_LINE, start, until)
+        if first is not None:
+            raise NotComplete(f"no period is closed yet, and bills begin at {_utc(first)}: close from there on")
+
+
+def _utc(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
 async def _lines(connection: asyncpg.Connection, within: Bounds) -> AsyncGenerator[list[Line]]:

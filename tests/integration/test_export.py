@@ -124,6 +124,28 @@ async def test_what_comes_after_a_period_was_closed_is_in_the_next_one_once(
     assert await bills.pool.fetchval("SELECT count(*) FROM billing_exports WHERE closing") == 3
 
 
+async def test_no_line_is_left_out_by_a_period_that_is_skipped(bills: World, forebay: Forebay, tmp_path: Path) -> None:
+    who = await priced(bills)
+    for month in ("01", "02", "03"):
+        await bills.book(at(f"2026-{month}-15T10:00"), **who)
+    await bills.settled()
+    await complete_until(bills, "2026-06-01")
+
+    async def close(month: str) -> None:
+        await forebay("usage", "export", "--month", month, "--close", "--out", str(tmp_path / month))
+
+    with pytest.raises(CommandError, match="bills begin at 2026-01-15 10:00:00 UTC: close from there on"):
+        await close("2026-02")
+    await close("2026-01")
+    with pytest.raises(CommandError, match="begins where the last one ended, at 2026-02-01 00:00:00 UTC"):
+        await close("2026-03")
+    assert names(tmp_path) == ["2026-01"]
+    await close("2026-02")
+    await close("2026-03")
+    closed = [line["occurred_at"][:7] for name in sorted(names(tmp_path)) for line in lines(tmp_path / name)]
+    assert closed == ["2026-01", "2026-02", "2026-03"]
+
+
 async def test_a_period_is_not_closed_over_bills_that_an_old_transaction_hides(
     bills: World, forebay: Forebay, tmp_path: Path
 ) -> None:
