@@ -49,5 +49,6 @@ def pack(schedule: Schedule, tables: BlockTables, block_size: int) -> tuple[Batc
         samples=SampleParams.of_rows(
             context_lens[members].tolist(), [sequence.manner or sequence.next_manner() for sequence in sampled]
         ),
+        decodes=decodes,
     )
     return batch, sampled

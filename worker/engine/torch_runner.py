@@ -61,6 +61,7 @@ class TorchRunner:
                     context_lens=self._tensor(sequence[1:]),
                     block_tables=self._tensor(np.zeros((1, tokens), np.int32)),
                     sample_rows=self._tensor(np.arange(tokens)),
+                    decodes=int(tokens == 1),
                 ),
                 self._pool,
             )
@@ -74,6 +75,7 @@ class TorchRunner:
             context_lens=self._tensor(batch.context_lens),
             block_tables=self._tensor(batch.block_tables),
             sample_rows=self._tensor(batch.sample_rows),
+            decodes=batch.decodes,
         )
         logits = self._decoder.forward(step, self._pool)
         return sample(logits, batch.samples) if batch.samples else Sampled([], [])

@@ -96,9 +96,10 @@ class WholeLayers:
         return keys, np.empty((heads, -(-self._config.head_dim // LANES), groups, *shape), np.float32)
 
     def _step(self, step: StepTensors) -> tuple[Any, ...]:
+        # By what a token is, not by how many there are: the two ways add in different orders, and a cached prefix that
+        # leaves one token of a prompt must not change it.
         starts, contexts = step.query_start.numpy(), step.context_lens.numpy()
-        counts = np.diff(starts)
-        decodes, prompts = np.flatnonzero(counts == 1), np.flatnonzero(counts > 1)
+        decodes, prompts = np.arange(step.decodes), np.arange(step.decodes, len(contexts))
         # KV heads lie side by side: one thread reads them all in one stream, unless others would have nothing to do.
         heads_each = self._config.kv_heads if len(decodes) >= self._threads else 1
         rows = starts[decodes].astype(np.int64)

@@ -1,5 +1,7 @@
 """Feeds sequences to a decoder step by step, each on blocks scattered over a small pool."""
 
+from itertools import takewhile
+
 import numpy as np
 import torch
 
@@ -23,8 +25,10 @@ class Stepper:
         """A new sequence whose first blocks are the giver's: a prefix that need not be computed."""
         self.tables[taker], self.lengths[taker] = self.tables[giver][:blocks], blocks * BLOCK
 
-    def step(self, **new: list[int]) -> dict[str, torch.Tensor]:
-        """Append ids to each named sequence; the logits of every new token."""
+    def step(self, decodes: int | None = None, **new: list[int]) -> dict[str, torch.Tensor]:
+        """Append ids to each named sequence; the logits of every new token. `decodes`: how many of the sequences, the
+        first ones, generate; by default those that get one token.
+        """
         positions, slots, contexts = [], [], []
         for name, ids in new.items():
             table, start = self.tables.setdefault(name, []), self.lengths.get(name, 0)
@@ -36,6 +40,8 @@ class Stepper:
             contexts.append(end)
         longest = max(len(self.tables[name]) for name in new)
         counts = [len(ids) for ids in new.values()]
+        if decodes is None:
+            decodes = len(list(takewhile(lambda count: count == 1, counts)))
         rows = self.decoder.forward(
             StepTensors(
                 ids=torch.tensor([i for ids in new.values() for i in ids]),
@@ -47,6 +53,7 @@ class Stepper:
                     [self.tables[n] + [0] * (longest - len(self.tables[n])) for n in new], dtype=torch.int32
                 ),
                 sample_rows=torch.arange(sum(counts)),
+                decodes=decodes,
             ),
             self.pool,
         )

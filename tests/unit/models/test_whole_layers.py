@@ -109,6 +109,15 @@ def test_a_row_has_the_same_bits_alone_and_beside_loud_neighbours(model, loud):
         assert torch.equal(last(others), alone)
 
 
+def test_a_prompt_has_the_same_bits_however_it_is_cut(model):
+    """Down to one token, which is what a cached prefix leaves of a prompt that is one longer."""
+    cold = whole(model).step(decodes=0, a=IDS)["a"]
+    for cut in (1, 8, 16, len(IDS) - 1):
+        stepper = whole(model)
+        parts = [stepper.step(decodes=0, a=ids)["a"] for ids in (IDS[:cut], IDS[cut:])]
+        assert torch.equal(torch.cat(parts), cold)
+
+
 def test_an_explicit_type_of_activations_rounds_nothing(path):
     assert [load_model(path, dtype).weights.layers[0].qkv.rounds for dtype in ("auto", "fp32")] == [True, False]
 
