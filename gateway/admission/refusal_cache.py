@@ -2,9 +2,10 @@
 tokenization nor a round trip to Postgres.
 
 Every request takes exactly one from such a bucket. So until the time that a refusal named, every other request under
-the same limits is refused too, though another limit may make it wait longer. Pure; the time is passed in. Invariant: a
-cached refusal is the one that was decided, less the time that has passed. Nothing is cached for longer than KEPT_US,
-since other gateways refund requests and limits change.
+the same limits is refused too. A refusal is cached only if no other limit can make a larger request wait longer: then
+the time that is told is true for all. Pure; the time is passed in. Invariant: a cached refusal is the one that was
+decided, less the time that has passed. Nothing is cached for longer than KEPT_US, since other gateways refund requests
+and limits change.
 """
 
 from typing import Final
@@ -12,7 +13,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from gateway.admission.limiter import Decision, Limit, LimitState
+from gateway.admission.limiter import BUDGETS, Decision, Limit, LimitState
 
 KEPT_US: Final = 500_000
 REFUSALS_MAX: Final = 10_000
@@ -31,6 +32,8 @@ class RefusalCache:
     def note(self, limits: tuple[Limit, ...], decision: Decision, now_us: int) -> None:
         """Remember that a request under these limits was refused."""
         if decision.refused_by != "requests" or decision.retry_after_ms is None:
+            return
+        if _may_wait_longer(limits, decision.states, decision.retry_after_ms):
             return
         if len(self._refusals) >= REFUSALS_MAX:
             self._refusals.clear()
@@ -56,6 +59,12 @@ class RefusalCache:
             retry_after_ms=-(-(refusal.until_us - now_us) // 1_000),
             states=tuple(_later(state, gone_ms) for state in decision.states),
         )
+
+
+def _may_wait_longer(limits: tuple[Limit, ...], states: tuple[LimitState, ...], wait_ms: int) -> bool:
+    """Whether another bucket is not full by then, or there is a budget, which would make wait until its period ends."""
+    full = all(state.reset_ms <= wait_ms for state in states if state.metric == "tokens")
+    return not full or any(limit.metric in BUDGETS and limit.enforced for limit in limits)
 
 
 def _later(state: LimitState, gone_ms: int) -> LimitState:

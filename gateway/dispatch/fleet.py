@@ -35,6 +35,7 @@ class _SinceBeat:
     """What has started at a worker since its last beat, less what has ended, as far as this gateway knows."""
 
     work: Work = NOTHING
+    ended: float = 0  # sequences that the beat counts
     _new: set[str] = field(default_factory=set[str])
 
     def accept(self, job: wire.Job) -> None:
@@ -45,6 +46,7 @@ class _SinceBeat:
         work = work_of(job)
         if job.request not in self._new:
             work = Work(work.requests, work.sequences)  # the beat includes it, and its prompt was computed long ago
+            self.ended += work.sequences
         self._new.discard(job.request)
         self.work -= work
 
@@ -84,8 +86,13 @@ class FleetView:
         load: then no forecast for the pool is possible.
         """
         beats = [beat for beat in self._ready() if beat.card == digest and beat.pool == pool]
-        found = [Member(beat.load, self._since[beat.worker].work) for beat in beats if beat.load is not None]
-        return found if len(found) == len(beats) else []
+        found: list[Member] = []
+        for beat in beats:
+            if beat.load is None:
+                return []
+            since = self._since[beat.worker]
+            found.append(Member(beat.load, since.work, since.ended))
+        return found
 
     def last_beats(self) -> list[wire.WorkerBeat]:
         """Of every worker, lost ones included until they are forgotten."""

@@ -16,10 +16,13 @@ from shared import wire
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A worker of the pool: its last beat, and how much more, or less, it has had to do since."""
+    """A worker of the pool: its last beat, how much more, or less, it has had to do since, and how many sequences that
+    the beat counts have ended since.
+    """
 
     load: wire.WorkerLoad
     since: Work
+    ended: float = 0
 
 
 class Forecast(msgspec.Struct, frozen=True):
@@ -37,8 +40,8 @@ class _Pool:
 
     places: float = 0.0  # free ones, and those of less urgent sequences, which would be preempted
     tokens: float = 0.0  # likewise
-    running: int = 0
-    held: int = 0
+    running: float = 0.0
+    held: float = 0.0
     finishing_per_s: float = 0.0  # finishing sequences whose places this tier gets
     prompt_tokens_left: float = 0.0
     cached_share: float = 0.0  # a sum over members, like the next
@@ -57,20 +60,22 @@ class _Pool:
                 more_urgent += work.running
             else:
                 same += work.running
-        running = more_urgent + same + less_urgent
+        counted = more_urgent + same + less_urgent
+        running = max(counted - member.ended, 0)
+        held = load.tokens_held * running / counted if counted else load.tokens_held
         self.places += min(load.places - more_urgent - same - waiting - since.sequences, load.places)
-        self.tokens += load.tokens_free - since.tokens
+        self.tokens += load.tokens_free + load.tokens_held - held - since.tokens
         self.running += running
-        self.held += load.tokens_held
+        self.held += held
         self.prompt_tokens_left += load.prompt_tokens_left + since.tokens
         self.cached_share += load.cached_share
         if load.prompt_tokens_per_s > 0:
             self.prompt_tokens_per_s += load.prompt_tokens_per_s
             self.measured += 1
         if running:
-            self.tokens += load.tokens_held * less_urgent / running
+            self.tokens += held * less_urgent / counted
             if load.step_s > 0 and load.output_tokens_mean > 0:
-                share = max(1 - more_urgent / running, load.floor_share)
+                share = max(1 - more_urgent / counted, load.floor_share)
                 self.finishing_per_s += share * running / (load.step_s * load.output_tokens_mean)
 
     def room_s(self, wanted: Work) -> float | None:

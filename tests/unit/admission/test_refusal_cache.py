@@ -55,6 +55,20 @@ def test_it_is_true_of_these_limits_alone(other: Limit) -> None:
     assert cache().find((TPM, RPM, limit("tokens", 0, key=KEY)), NOW) is None
 
 
+@pytest.mark.parametrize(
+    ("other", "reset_ms", "kept"),
+    [(TPM, 100, True), (TPM, 101, False), (limit("day_tokens", 9), 0, False)],
+    ids=["full by then", "not full by then", "a budget"],
+)
+def test_what_could_make_a_larger_request_wait_longer_is_not_answered_from_memory(
+    other: Limit, reset_ms: int, kept: bool
+) -> None:
+    found = RefusalCache()
+    states = (REFUSED, LimitState(metric=other.metric, limit=5, remaining=1, reset_ms=reset_ms))
+    found.note((other, RPM), Decision(refused=REFUSED, retry_after_ms=100, states=states), NOW)
+    assert (found.find((other, RPM), NOW) is not None) == kept
+
+
 def test_of_tokens_nothing_is_remembered_because_the_next_may_want_fewer() -> None:
     tokens = limit("tokens", 600)
     assert cache(tokens).find((TPM, tokens), NOW) is None

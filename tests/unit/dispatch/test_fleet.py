@@ -1,8 +1,11 @@
 """What the fleet looks like from its beats."""
 
 from gateway.dispatch.fleet import FORGET_S, FleetView
+from gateway.dispatch.forecast import Member
+from gateway.dispatch.queues import NOTHING, Work, work_of
 from shared import wire
-from tests.unit.dispatch.samples import beat
+from tests.unit.dispatch.samples import beat, job
+from tests.unit.dispatch.test_forecast import LOAD
 
 
 def card(name: str = "m") -> wire.ModelCard:
@@ -111,3 +114,17 @@ def test_of_two_revisions_the_one_with_more_workers_is_found() -> None:
     info = view.find("m")
     assert info is not None
     assert info.digest == "new"
+
+
+def test_a_job_that_ends_between_two_beats_is_taken_off_what_the_last_one_counts() -> None:
+    view = fleet()
+    hear(view, 0.0, beat(load=LOAD))
+    before, since = job("before"), job("since", n=2)
+    view.accepted("w1", since)
+    assert view.members("card", "default") == [Member(LOAD, work_of(since))]
+    view.ended("w1", before)
+    assert view.members("card", "default") == [Member(LOAD, work_of(since) - Work(1, 1), 1)]
+    view.ended("w1", since)
+    assert view.members("card", "default") == [Member(LOAD, Work(-1, -1), 1)]
+    hear(view, 0.2, beat(load=LOAD))
+    assert view.members("card", "default") == [Member(LOAD, NOTHING)]

@@ -68,6 +68,16 @@ def test_what_was_accepted_since_the_last_beat_counts() -> None:
     assert found.added_s == pytest.approx(1 / (9 / 2))
 
 
+def test_what_has_ended_since_the_last_beat_holds_no_room() -> None:
+    load = running((0, 2), tokens_free=50, tokens_held=800)
+    first, second = (forecast([Member(load, Work(0, -n), n)], tier=0, ahead=NOTHING, own=ONE) for n in (0, 1))
+    assert first is not None
+    assert first.added_s > 0
+    assert second == Forecast(0.0, 0.1)  # half of what was held is free
+    alone = running((0, 1), tokens_free=0, tokens_held=850)
+    assert forecast([Member(alone, Work(0, -1), 1)], tier=0, ahead=NOTHING, own=Work(1, 1, 850)) == Forecast(0.0, 0.85)
+
+
 def test_less_urgent_sequences_give_way() -> None:
     assert told(running((2, 10)), tier=0) == Forecast(0.0, 0.1)
     assert told(running((2, 10), tokens_free=0, tokens_held=5_000), tier=0) == Forecast(0.0, 0.1)
