@@ -24,10 +24,10 @@ from gateway.api import chat, completions, errors, models, requestid
 from gateway.api.admin.routes import ROUTES as ADMIN_ROUTES
 from gateway.api.front import Front
 from gateway.api.openapi import routes as openapi
+from gateway.api.services import Services
 from gateway.errors import GatewayError
 from gateway.lifespan import Gateway
 from gateway.ops import OpsServer
-from gateway.services import Services
 from gateway.settings import GatewaySettings
 from shared import ids, log
 from shared.trace import Tracer, tracing

@@ -17,6 +17,7 @@ from gateway.admission.catalog import Catalog
 from gateway.admission.pg_limiter import PgLimiter
 from gateway.admission.prices import PriceBook
 from gateway.api.gate import Gate
+from gateway.api.services import Services
 from gateway.auth.principals import Principals
 from gateway.auth.uses import KeyUses
 from gateway.db import engine, migrate, pools, queries
@@ -26,7 +27,6 @@ from gateway.ledger.consumer import Ledger
 from gateway.ledger.counters import Counters
 from gateway.metrics import Metrics
 from gateway.ops import Check, Impaired
-from gateway.services import Services
 from gateway.settings import GatewaySettings
 from shared import log, tasks, wire
 from shared.trace import Tracer

@@ -18,6 +18,7 @@ from gateway.admission.catalog import Catalog
 from gateway.admission.limiter import Decision, Demand, Limit, Limiter, LimitState, Used
 from gateway.admission.pricer import Pricer
 from gateway.api.gate import Gate
+from gateway.api.services import Services
 from gateway.app import listening
 from gateway.db import engine
 from gateway.db.queries import TierBounds
@@ -26,7 +27,6 @@ from gateway.dispatch.terms import Terms
 from gateway.errors import GatewayError, InvalidKey
 from gateway.metrics import Metrics
 from gateway.protocols import Dispatcher
-from gateway.services import Services
 from gateway.settings import GatewaySettings
 from shared import wire
 from shared.settings import Secret

@@ -7,10 +7,10 @@ from litestar import Request, Response, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
-from gateway.auth import guards
+from gateway.api import guards
+from gateway.api.services import Services
 from gateway.errors import ModelNotFound
 from gateway.protocols import Principal
-from gateway.services import Services
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from gateway.auth.changes import ALL, Changed
+from gateway.db.changes import ALL, Changed
 
 
 class OfTenant(Protocol):

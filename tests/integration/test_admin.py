@@ -8,9 +8,9 @@ import asyncpg
 import msgspec
 import pytest
 
+from gateway import keys
 from gateway.api.admin.route import OPT, PREFIX
 from gateway.api.admin.routes import ROUTES
-from gateway.auth import keys
 from gateway.db import queries
 from gateway.db.tables import QUOTA_METRICS
 from tests.answers import Answer

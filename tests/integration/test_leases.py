@@ -16,10 +16,10 @@ from gateway.admission.generation import Generation
 from gateway.admission.limiter import Used
 from gateway.admission.pg_limiter import PgLimiter
 from gateway.api.exchange import Exchange
+from gateway.api.services import Services
 from gateway.db import pools
 from gateway.dispatch.terms import Terms
 from gateway.ledger.writer import Writer
-from gateway.services import Services
 from shared.ids import uuid7
 from shared.trace import Off
 from tests.demands import KEY, TENANT, again, demand, limit

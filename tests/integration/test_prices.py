@@ -11,9 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from cli.errors import CommandError
 from gateway.admission.prices import PriceBook
-from gateway.auth.changes import Changes
 from gateway.db import pools, prices
 from gateway.db.catalogue import NotFound, Refused
+from gateway.db.changes import Changes
 from gateway.db.prices import Terms
 from tests.clocks import HandClock
 from tests.integration.bills import World, at
