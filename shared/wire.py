@@ -167,7 +167,7 @@ class TierWork(Message, frozen=True):
 
 
 class WorkerLoad(Message, frozen=True):
-    """How much a worker can still take, and how fast it is. A pace of 0 has not been measured."""
+    """How much a worker can still take, and how fast it is. A speed of 0 has not been measured."""
 
     places: int  # sequences that can run at once
     tokens_free: int  # of the KV pool, above the watermark

@@ -14,9 +14,9 @@ import aiohttp
 import msgspec
 
 from gateway.admission.admission import Admission
-from gateway.admission.catalog import Catalog
 from gateway.admission.limiter import Decision, Demand, Limit, Limiter, LimitState, Used
 from gateway.admission.pricer import Pricer
+from gateway.admission.served_models import ServedModels
 from gateway.api.gate import Gate
 from gateway.api.services import Services
 from gateway.app import listening
@@ -322,11 +322,11 @@ async def scripted_services(
         return str(MODEL_ID)
 
     with executor() as threads:
-        catalog = Catalog(register, threads)
-        await catalog.add("digest", model or card())
+        served_models = ServedModels(register, threads)
+        await served_models.add("digest", model or card())
         metrics = Metrics()
         admission = Admission(
-            catalog,
+            served_models,
             dispatcher.fleet,
             limiter,
             pricer or NoPrices(),
@@ -339,7 +339,7 @@ async def scripted_services(
             settings=loaded,
             principals=principals,
             database=database,
-            catalog=catalog,
+            served_models=served_models,
             admission=admission,
             dispatcher=dispatcher,
             gate=Gate(loaded.requests_open_max),

@@ -21,7 +21,7 @@ from gateway.dispatch.fleet import FleetView
 from gateway.dispatch.inbox import Inbox
 from gateway.dispatch.limits import DispatchLimits
 from gateway.dispatch.overload import Overload
-from gateway.dispatch.publication import Publication
+from gateway.dispatch.publisher import Publisher
 from gateway.dispatch.reconcile import Reconciler
 from gateway.dispatch.report import FleetReport, fleet_report
 from gateway.dispatch.spans import spans
@@ -74,7 +74,7 @@ class Dispatcher:
         self._tasks = Tasks("dispatch")
         self._inbox = Inbox()
         self.overload = Overload(self.fleet, random=random.random)
-        self._publication = Publication(self.bus, self._queue, self._tasks, self.limits, self._clock)
+        self._publisher = Publisher(self.bus, self._queue, self._tasks, self.limits, self._clock)
         self._endings = Endings(
             gateway=self.gateway_id,
             bus=self.bus,
@@ -93,7 +93,7 @@ class Dispatcher:
             fleet=self.fleet,
             endings=self._endings,
             breakers=self.overload.breakers,
-            publication=self._publication,
+            publisher=self._publisher,
             limits=self.limits,
             clock=self._clock,
         )
@@ -180,7 +180,7 @@ class Dispatcher:
         left_s = max(terms.timeout_s - waited_s - self.limits.shed_early_s, 0.0)
         attempt.timer = asyncio.get_running_loop().call_later(left_s, self._shed, attempt, terms)
         with self.overload.queues.holding(attempt.job, attempt.pool):
-            self._publication.begin(attempt, partial(self._not_published, attempt, terms))
+            self._publisher.begin(attempt, partial(self._not_published, attempt, terms))
             await attempt.answered.wait()
         attempt.timer.cancel()
         if attempt.worker is not None:
