@@ -129,7 +129,7 @@ class Play:
     def __init__(self, job: wire.Job) -> None:
         self.job = job
         self.end: wire.End | None = None
-        self.prompt_tokens = sum(len(prompt) // 4 for prompt in job.prompts)
+        self.prompt_tokens = job.prompt_tokens
         self.completion_tokens = 0
         self.cancelled = False
         self.leaving: Coroutine[None, None, None] | None = None
@@ -194,7 +194,7 @@ Script = Callable[[Play], Awaitable[None]]
 
 async def speak(play: Play) -> None:
     """The default script: every choice says `Hello world` in two chunks and stops."""
-    choices = range(len(play.job.prompts) * play.job.n)
+    choices = range(play.job.choices)
     asked = play.job.sampling.logprobs is not None
     play.send(*(play.chunk("Hello", choice=choice, logprobs=asked) for choice in choices))
     play.send(*(play.chunk(" world", choice=choice, finish="stop", logprobs=asked) for choice in choices))

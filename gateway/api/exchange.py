@@ -43,7 +43,7 @@ class Exchange:
 
     @property
     def choices(self) -> int:
-        return len(self._admitted.job.prompts) * self._admitted.job.n
+        return self._admitted.job.choices
 
     @property
     def max_tokens(self) -> int:

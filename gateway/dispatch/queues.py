@@ -48,7 +48,7 @@ def added(works: Iterable[Work], *, turns: float = math.inf) -> Work:
 
 
 def work_of(job: wire.Job) -> Work:
-    return Work(1, len(job.prompts) * job.n, sum(len(prompt) // 4 for prompt in job.prompts))
+    return Work(1, job.choices, job.prompt_tokens)
 
 
 @dataclass(slots=True)
@@ -137,7 +137,7 @@ class Queues:
         peers = self.waiting(pool, job.tier, now)
         own = peers.pop(job.tenant, NOTHING)
         own = NOTHING if alone else own
-        turns = own.sequences + len(job.prompts) * job.n
+        turns = own.sequences + job.choices
         return added(peers.values(), turns=turns) + work + own
 
     def _others(self, now: float) -> Iterator[wire.QueuedWork]:

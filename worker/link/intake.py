@@ -217,7 +217,7 @@ class Intake:
             if job == "none":
                 order.exhausted()
             else:
-                self._order.took(order, tenant, sum(len(prompt) // 4 for prompt in job.prompts))
+                self._order.took(order, tenant, job.prompt_tokens)
                 most -= 1
         return True
 
