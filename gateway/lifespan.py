@@ -113,7 +113,7 @@ class Gateway:
                 await tasks.stop(background)
 
     def checks(self) -> Mapping[str, Check]:
-        """What `/healthz/ready` asks."""
+        """The checks of `/healthz/ready`, by name."""
         return {
             "gate": self._check_gate,
             "schema": self._check_schema,

@@ -131,7 +131,7 @@ async def test_what_is_given_back_goes_below_nothing_nowhere(pool: asyncpg.Pool)
         assert [row["spent"] for row in found] == spent
 
 
-async def test_old_periods_go(pool: asyncpg.Pool) -> None:
+async def test_sums_of_old_periods_are_pruned(pool: asyncpg.Pool) -> None:
     now = dt.datetime.now(dt.UTC)
     for days in (0, 200):
         await spend(pool, 1, occurred_at=now - dt.timedelta(days=days))

@@ -122,7 +122,7 @@ async def test_the_book_reads_again_what_it_could_not_read(database: AsyncEngine
         assert book.ceiling_micro(model, None, 10, 0) == 10
 
 
-async def test_prices_by_command(database_url: str, forebay: Callable[..., Awaitable[str]]) -> None:
+async def test_commands_set_list_and_end_prices(database_url: str, forebay: Callable[..., Awaitable[str]]) -> None:
     connection = await asyncpg.connect(database_url)
     try:
         await World(connection).model("m")

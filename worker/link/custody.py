@@ -232,7 +232,7 @@ class Custody:
         self._tell(attempt, ending)
 
     def _tell(self, attempt: Attempt, ending: Ending) -> None:
-        """Those who look on."""
+        """Log how it ended, and record its spans if the trace is sampled."""
         now, totals = self._clock.monotonic(), ending.totals
         self._log.info(
             "attempt.ended",
