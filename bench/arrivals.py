@@ -14,7 +14,7 @@ from worker.engine.engine import Engine
 from worker.engine.fake_runner import FakeRunner
 from worker.engine.pace import Pace, Work
 from worker.engine.request import EngineRequest, SamplingParams
-from worker.engine.vocabulary import TokenTable
+from worker.models.token_table import TokenTable
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 200, 128
 MACHINE = Pace(2.0, costs_s=[0.03, 0.0037, 0.0024, 1e-6, 1e-5])

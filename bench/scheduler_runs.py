@@ -14,7 +14,7 @@ from worker.engine.engine import Engine
 from worker.engine.fake_runner import FakeRunner
 from worker.engine.request import EngineRequest, SamplingParams
 from worker.engine.results import RequestTotals
-from worker.engine.vocabulary import TokenTable
+from worker.models.token_table import TokenTable
 
 BLOCK_SIZE = 16
 CONTEXT = 4_096

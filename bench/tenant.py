@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from gateway import keys
 from gateway.admission.limiter import Limit
-from gateway.auth import keys, quotas
+from gateway.auth import quotas
 from gateway.db import catalogue, engine, queries, usage
 from gateway.db.catalogue import Limits
 from gateway.db.queries import StoredKey

@@ -48,7 +48,7 @@ def fleet(
     if json:
         print(msgspec.json.encode(report).decode())
         return
-    table.show_rows(report.workers, ("worker", "pool", "model", "state", "load", "pace"), _worker, json=False)
+    table.show_rows(report.workers, ("worker", "pool", "model", "state", "load", "speed"), _worker, json=False)
     table.show_rows(report.queues, ("queue", "tier", "requests", "prompt tokens", "tenants"), _queue, json=False)
     for pool in report.pools_failing:
         print(f"the pool {pool} fails and is sent probes alone")
@@ -57,10 +57,10 @@ def fleet(
 def _worker(row: WorkerRow) -> tuple[str, ...]:
     places = "" if row.places is None else f" of {row.places}"
     load = f"{row.running}{places} running, {row.waiting} waiting, {row.kv_free:.0%} of KV free"
-    return row.worker, row.pool, row.model, row.state, load, _pace(row)
+    return row.worker, row.pool, row.model, row.state, load, _speed(row)
 
 
-def _pace(row: WorkerRow) -> str:
+def _speed(row: WorkerRow) -> str:
     parts: list[str] = []
     if row.step_ms is not None:
         parts.append(f"{row.step_ms:.3g} ms a step")

@@ -12,10 +12,10 @@ from cli.errors import CommandError
 from cli.limits import NO_OPTIONS, LimitOptions
 from cli.moments import utc
 from cli.whole import whole
-from gateway.auth import address, keys
-from gateway.auth.keys import KeyRecord
+from gateway import address, keys
 from gateway.db import catalogue
 from gateway.db.catalogue import KeyRow
+from gateway.keys import KeyRecord
 
 app = cyclopts.App(name="key", help="Create, list, show, change, rotate and revoke API keys.")
 

@@ -24,10 +24,10 @@ from gateway.api import chat, completions, errors, models, requestid
 from gateway.api.admin.routes import ROUTES as ADMIN_ROUTES
 from gateway.api.front import Front
 from gateway.api.openapi import routes as openapi
+from gateway.api.services import Services
 from gateway.errors import GatewayError
 from gateway.lifespan import Gateway
 from gateway.ops import OpsServer
-from gateway.services import Services
 from gateway.settings import GatewaySettings
 from shared import ids, log
 from shared.trace import Tracer, tracing
@@ -91,7 +91,7 @@ async def _serve(settings: GatewaySettings, name: str, tracer: Tracer) -> None:
         listening(gateway.services, host=settings.host, port=settings.port) as server,
         gateway.traffic(),
     ):
-        _keep_what_is_there()
+        _tune_garbage_collector()
         logger.info("gateway.started", host=settings.host, port=settings.port, ops_port=settings.ops_port)
         stopped = asyncio.create_task(stop.wait())
         await asyncio.wait({server, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -101,7 +101,7 @@ async def _serve(settings: GatewaySettings, name: str, tracer: Tracer) -> None:
             logger.warning("gateway.cut_off", requests=gate.taken)
 
 
-def _keep_what_is_there() -> None:
+def _tune_garbage_collector() -> None:
     """Exempt everything that exists now from garbage collection, and collect the rest less often: requests leave few
     cycles behind, and searching for them took a seventh of the gateway's time.
     """

@@ -13,10 +13,11 @@ from contextlib import asynccontextmanager
 from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.admission.admission import Admission
-from gateway.admission.catalog import Catalog
 from gateway.admission.pg_limiter import PgLimiter
 from gateway.admission.prices import PriceBook
+from gateway.admission.served_models import ServedModels
 from gateway.api.gate import Gate
+from gateway.api.services import Services
 from gateway.auth.principals import Principals
 from gateway.auth.uses import KeyUses
 from gateway.db import engine, migrate, pools, queries
@@ -26,7 +27,6 @@ from gateway.ledger.consumer import Ledger
 from gateway.ledger.counters import Counters
 from gateway.metrics import Metrics
 from gateway.ops import Check, Impaired
-from gateway.services import Services
 from gateway.settings import GatewaySettings
 from shared import log, tasks, wire
 from shared.trace import Tracer
@@ -60,9 +60,9 @@ class Gateway:
         self._prices = PriceBook(self._engine)
         self._principals = Principals(self._engine, on_use=self._uses.note, on_change=self._prices.changed)
         self._limiter = PgLimiter(self._hot, gateway_id=name, budget_grace_s=settings.budget_grace_s)
-        self._catalog = Catalog(self._register, self._threads)
+        self._served_models = ServedModels(self._register, self._threads)
         self._dispatcher = Dispatcher(
-            settings.nats_url.reveal(), on_card=self._catalog.add, gateway_id=name, tracer=tracer
+            settings.nats_url.reveal(), on_card=self._served_models.add, gateway_id=name, tracer=tracer
         )
         self._ledger = Ledger(self._dispatcher.bus, self._cold)
         self._counters = Counters(self._cold, self._dispatcher.fleet.last_beats)
@@ -71,7 +71,7 @@ class Gateway:
             settings=settings,
             principals=self._principals,
             database=self._administration,
-            catalog=self._catalog,
+            served_models=self._served_models,
             admission=self._admission(name),
             dispatcher=self._dispatcher,
             gate=Gate(settings.requests_open_max, closed=True),
@@ -113,7 +113,7 @@ class Gateway:
                 await tasks.stop(background)
 
     def checks(self) -> Mapping[str, Check]:
-        """What `/healthz/ready` asks."""
+        """The checks of `/healthz/ready`, by name."""
         return {
             "gate": self._check_gate,
             "schema": self._check_schema,
@@ -127,7 +127,7 @@ class Gateway:
 
     def _admission(self, name: str) -> Admission:
         return Admission(
-            self._catalog,
+            self._served_models,
             self._dispatcher.fleet,
             self._limiter,
             self._prices,
@@ -178,5 +178,5 @@ class Gateway:
         return noticed and self._principals.serve_some(self._limiter.may_grant)
 
     async def _check_worker(self) -> None:
-        if not any(self._catalog.get(model.digest) for model in self._dispatcher.fleet.models()):
+        if not any(self._served_models.get(model.digest) for model in self._dispatcher.fleet.models()):
             raise Unavailable("no worker is ready")

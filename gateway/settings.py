@@ -2,8 +2,8 @@
 
 import msgspec
 
-from gateway.auth import address
-from gateway.auth.address import Network
+from gateway import address
+from gateway.address import Network
 from shared.log import Level
 from shared.settings import DrainSeconds, Port, Positive, Seconds, Secret
 

@@ -16,6 +16,7 @@ CancelReason = Literal["client", "duplicate", "deadline", "slow_reader", "shutdo
 Finish = Literal["stop", "length"]
 Outcome = Literal["finished", "cancelled", "error", "lost"]
 
+ID_BYTES: Final = 4
 _SWAP: Final = sys.byteorder == "big"
 
 
@@ -34,6 +35,11 @@ def unpack_ids(data: bytes) -> list[int]:
     if _SWAP:
         packed.byteswap()
     return packed.tolist()
+
+
+def packed_count(data: bytes) -> int:
+    """How many ids were packed."""
+    return len(data) // ID_BYTES
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -79,6 +85,15 @@ class Job(Message, frozen=True):
     run_ms: int  # the worker may stop it when it has run this long
     traceparent: str = ""  # of the span that this job is a part of: `shared.traceparent`
     tracestate: str = ""
+
+    @property
+    def choices(self) -> int:
+        return len(self.prompts) * self.n
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of all prompts, each counted once."""
+        return sum(map(packed_count, self.prompts))
 
 
 class Accepted(Message, frozen=True, tag="accepted"):
@@ -167,7 +182,7 @@ class TierWork(Message, frozen=True):
 
 
 class WorkerLoad(Message, frozen=True):
-    """How much a worker can still take, and how fast it is. A pace of 0 has not been measured."""
+    """How much a worker can still take, and how fast it is. A speed of 0 has not been measured."""
 
     places: int  # sequences that can run at once
     tokens_free: int  # of the KV pool, above the watermark

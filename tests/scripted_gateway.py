@@ -14,10 +14,11 @@ import aiohttp
 import msgspec
 
 from gateway.admission.admission import Admission
-from gateway.admission.catalog import Catalog
 from gateway.admission.limiter import Decision, Demand, Limit, Limiter, LimitState, Used
 from gateway.admission.pricer import Pricer
+from gateway.admission.served_models import ServedModels
 from gateway.api.gate import Gate
+from gateway.api.services import Services
 from gateway.app import listening
 from gateway.db import engine
 from gateway.db.queries import TierBounds
@@ -26,7 +27,6 @@ from gateway.dispatch.terms import Terms
 from gateway.errors import GatewayError, InvalidKey
 from gateway.metrics import Metrics
 from gateway.protocols import Dispatcher
-from gateway.services import Services
 from gateway.settings import GatewaySettings
 from shared import wire
 from shared.settings import Secret
@@ -129,7 +129,7 @@ class Play:
     def __init__(self, job: wire.Job) -> None:
         self.job = job
         self.end: wire.End | None = None
-        self.prompt_tokens = sum(len(prompt) // 4 for prompt in job.prompts)
+        self.prompt_tokens = job.prompt_tokens
         self.completion_tokens = 0
         self.cancelled = False
         self.leaving: Coroutine[None, None, None] | None = None
@@ -194,7 +194,7 @@ Script = Callable[[Play], Awaitable[None]]
 
 async def speak(play: Play) -> None:
     """The default script: every choice says `Hello world` in two chunks and stops."""
-    choices = range(len(play.job.prompts) * play.job.n)
+    choices = range(play.job.choices)
     asked = play.job.sampling.logprobs is not None
     play.send(*(play.chunk("Hello", choice=choice, logprobs=asked) for choice in choices))
     play.send(*(play.chunk(" world", choice=choice, finish="stop", logprobs=asked) for choice in choices))
@@ -322,11 +322,11 @@ async def scripted_services(
         return str(MODEL_ID)
 
     with executor() as threads:
-        catalog = Catalog(register, threads)
-        await catalog.add("digest", model or card())
+        served_models = ServedModels(register, threads)
+        await served_models.add("digest", model or card())
         metrics = Metrics()
         admission = Admission(
-            catalog,
+            served_models,
             dispatcher.fleet,
             limiter,
             pricer or NoPrices(),
@@ -339,7 +339,7 @@ async def scripted_services(
             settings=loaded,
             principals=principals,
             database=database,
-            catalog=catalog,
+            served_models=served_models,
             admission=admission,
             dispatcher=dispatcher,
             gate=Gate(loaded.requests_open_max),

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from worker.engine.vocabulary import TokenTable
 from worker.models.config import ModelConfig
 from worker.models.layers import Linear, PlainLinear
 from worker.models.rope import Rope
+from worker.models.token_table import TokenTable
 from worker.models.weights import LayerWeights, Weights
 
 

@@ -13,11 +13,11 @@ from collections.abc import Callable
 import msgspec
 
 from gateway.admission import ratelimit
-from gateway.admission.catalog import Catalog, ServedModel
 from gateway.admission.entitlement import Entitlement, Entitlements
 from gateway.admission.generation import Generation
 from gateway.admission.limiter import NOTHING, Decision, Demand, Limiter, Metric, Used
 from gateway.admission.pricer import Pricer
+from gateway.admission.served_models import ServedModel, ServedModels
 from gateway.errors import GatewayError, InvalidRequest, ModelNotFound, Unavailable
 from gateway.metrics import Metrics
 from gateway.protocols import Fleet, Principal
@@ -40,7 +40,7 @@ class Admitted(msgspec.Struct, frozen=True):
 class Admission:
     def __init__(
         self,
-        catalog: Catalog,
+        served_models: ServedModels,
         fleet: Fleet,
         limiter: Limiter,
         pricer: Pricer,
@@ -50,7 +50,7 @@ class Admission:
         default_output: int,
         run_s: float,
     ) -> None:
-        self._catalog = catalog
+        self._served_models = served_models
         self._fleet = fleet
         self._limiter = limiter
         self._pricer = pricer
@@ -102,12 +102,12 @@ class Admission:
 
     def _find(self, principal: Principal, name: str) -> tuple[ServedModel, str]:
         """The model and its pool. A model that the principal may not use is reported as unknown."""
-        hidden = self._catalog.hides(principal.models, name)
+        hidden = self._served_models.hides(principal.models, name)
         ready = None if hidden else self._fleet.find(name)
-        model = None if ready is None else self._catalog.get(ready.digest)
+        model = None if ready is None else self._served_models.get(ready.digest)
         if ready is not None and model is not None:
             return model, ready.pool
-        if ready is not None or (self._catalog.knows(name) and not hidden) or not self._fleet.models():
+        if ready is not None or (self._served_models.knows(name) and not hidden) or not self._fleet.models():
             raise Unavailable(f"No worker is ready for the model {_shown(name)}.", retry_after_ms=RETRY_AFTER_MS)
         raise ModelNotFound(f"The model {_shown(name)} does not exist or you have no access to it.", param="model")
 

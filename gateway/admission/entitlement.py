@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.admission import sizes
-from gateway.admission.catalog import ServedModel
 from gateway.admission.limiter import Limit
+from gateway.admission.served_models import ServedModel
 from gateway.admission.sizes import Sizes
 from gateway.protocols import Principal
 

@@ -30,7 +30,7 @@ class Release(NamedTuple):
     queued: bool
 
     def amount(self, cap: Cap) -> int:
-        """What `cap` will hold less."""
+        """How much less `cap` will hold once the settlement is written."""
         limit, demand = cap.limit, self.demand
         counted = limit.metric == "concurrency" or (self.queued and not cap.is_budget)
         if not counted or limit.key_id not in {None, demand.api_key_id} or not limit.concerns(demand.model_id):

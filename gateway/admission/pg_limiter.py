@@ -101,9 +101,13 @@ class PgLimiter:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._settling.drain(DRAIN_S)
+        await self.drain(DRAIN_S)
         await tasks.stop(self._tasks)
         await self._stack.aclose()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Wait until every settlement is in Postgres, at most `timeout_s`."""
+        await self._settling.drain(timeout_s)
 
     @property
     def in_grace(self) -> bool:

@@ -14,8 +14,8 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.auth.changes import ALL, Changed
 from gateway.db import pools
+from gateway.db.changes import ALL, Changed
 from gateway.db.tables import prices
 from gateway.ledger import pricing
 from gateway.ledger.pricing import Price

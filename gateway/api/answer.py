@@ -16,19 +16,18 @@ from litestar.types import Receive, Scope, Send
 
 from gateway import headers
 from gateway.admission.generation import Generation
-from gateway.api import body, client_timeout, errors, requestid
+from gateway.api import body, client_timeout, errors, guards, requestid
 from gateway.api.exchange import Exchange
 from gateway.api.hangup import Hangup
 from gateway.api.request_record import OK, RequestRecord
 from gateway.api.schemas import Body
+from gateway.api.services import Services
 from gateway.api.shape import AnswerSpec, Choice, Shape, Usage, event
 from gateway.api.spans import spans
 from gateway.api.sse import EventStream
-from gateway.auth import guards
 from gateway.dispatch.terms import Terms
 from gateway.errors import ClientGone, GatewayError
 from gateway.protocols import Principal
-from gateway.services import Services
 from shared import log
 
 logger = log.get("gateway.api")

@@ -9,7 +9,7 @@ from gateway.api import parse
 from gateway.api.answer import Answers, Endpoint
 from gateway.api.chat_shape import ChatShape
 from gateway.api.schemas import ChatBody, LenientChatBody
-from gateway.services import Services
+from gateway.api.services import Services
 
 ENDPOINT = Endpoint(
     path="/v1/chat/completions",

@@ -21,7 +21,7 @@ CHARS_MAX: Final = 20
 
 
 def terms(scope: Scope, bounds: TierBounds) -> Terms:
-    """From the request's arrival on."""
+    """The terms of a request, counted from its arrival."""
     wait_s = bounds.wait_ms_max / 1_000
     return Terms(
         wait_s=wait_s,

@@ -9,7 +9,7 @@ from gateway.api import parse
 from gateway.api.answer import Answers, Endpoint
 from gateway.api.completion_shape import CompletionShape
 from gateway.api.schemas import CompletionBody, LenientCompletionBody
-from gateway.services import Services
+from gateway.api.services import Services
 
 ENDPOINT = Endpoint(
     path="/v1/completions",

@@ -10,9 +10,9 @@ import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException
 
+from gateway import keys
 from gateway.api import tracing
 from gateway.api.requestid import request_id
-from gateway.auth import keys
 from gateway.errors import ClientGone, GatewayError
 from shared import log
 

@@ -43,16 +43,16 @@ class Exchange:
 
     @property
     def choices(self) -> int:
-        return len(self._admitted.job.prompts) * self._admitted.job.n
+        return self._admitted.job.choices
 
     @property
     def max_tokens(self) -> int:
-        """Of each choice."""
+        """How many tokens each choice may have."""
         return self._admitted.job.sampling.max_tokens
 
     @property
     def cached_tokens(self) -> int:
-        """Of the prompt's; known at the end."""
+        """How many tokens of the prompts the prefix cache had; 0 until the end."""
         return self._stream.end.cached_tokens if self._stream and self._stream.end else 0
 
     @property

@@ -11,7 +11,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api import chat, completions
 from gateway.api.answer import Answers
-from gateway.services import Services
+from gateway.api.services import Services
 
 ENDPOINTS: Final = (chat.ENDPOINT, completions.ENDPOINT)
 

@@ -7,10 +7,10 @@ from litestar import Request, Response, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
-from gateway.auth import guards
+from gateway.api import guards
+from gateway.api.services import Services
 from gateway.errors import ModelNotFound
 from gateway.protocols import Principal
-from gateway.services import Services
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,9 +46,9 @@ async def get_model(
 def _ready(services: Services, principal: Principal) -> list[Model]:
     found: dict[str, Model] = {}
     for ready in services.dispatcher.fleet.models():
-        if services.catalog.hides(principal.models, ready.name):
+        if services.served_models.hides(principal.models, ready.name):
             continue
-        if served := services.catalog.get(ready.digest):
+        if served := services.served_models.get(ready.digest):
             found.setdefault(ready.name, Model(id=ready.name, created=served.created_s))
     return [found[name] for name in sorted(found)]
 

@@ -37,7 +37,7 @@ def at_least_one(value: int | None, param: str) -> int | None:
 
 
 def top_k(value: int | None) -> int:
-    """-1 is off, as 0 is."""
+    """The value to sample with: 0, which is off, for -1 too."""
     return max(0, between(value, -1, TOP_K_MAX, "top_k") or 0)
 
 

@@ -11,9 +11,8 @@ from uuid import UUID
 
 from litestar.types import Message, Scope
 
-from gateway import headers
+from gateway import headers, keys
 from gateway.api import tracing
-from gateway.auth import keys
 from shared.ids import uuid7
 
 STATE_KEY = "request_id"

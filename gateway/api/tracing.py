@@ -8,8 +8,7 @@ from typing import Final, cast
 
 from litestar.types import Scope
 
-from gateway import headers
-from gateway.auth import keys
+from gateway import headers, keys
 from shared import traceparent
 from shared.trace import Off
 from shared.traceparent import Context

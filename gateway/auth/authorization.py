@@ -4,9 +4,9 @@ The scheme's name is not case-sensitive, the credentials are (RFC 9110 11.1). Tw
 on the way may have read the other one.
 """
 
-from gateway.auth import keys
-from gateway.auth.keys import ParsedKey
+from gateway import keys
 from gateway.errors import InvalidKey
+from gateway.keys import ParsedKey
 
 CHALLENGE = {"www-authenticate": "Bearer"}
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from gateway.auth.changes import ALL, Changed
+from gateway.db.changes import ALL, Changed
 
 
 class OfTenant(Protocol):
@@ -45,7 +45,7 @@ class KeyCache(Generic[V]):
         return entry
 
     def values(self) -> Iterator[V]:
-        """Of all known keys, fresh or stale."""
+        """The values of all known keys, fresh or stale."""
         return (entry.value for entry in self._known.values())
 
     def is_unknown(self, public_id: str, now_s: float) -> bool:

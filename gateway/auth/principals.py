@@ -18,14 +18,15 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from gateway import keys
 from gateway.admission.limiter import Limit
-from gateway.auth import authorization, keys, quotas
+from gateway.auth import authorization, quotas
 from gateway.auth.cache import KeyCache
-from gateway.auth.changes import Changed, Changes
-from gateway.auth.keys import ParsedKey
 from gateway.db import pools, queries
+from gateway.db.changes import Changed, Changes
 from gateway.db.queries import StoredKey, TierBounds
 from gateway.errors import Forbidden, InvalidKey, Unavailable
+from gateway.keys import ParsedKey
 from shared import log, tasks
 from shared.clock import Clock, SystemClock
 

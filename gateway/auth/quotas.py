@@ -11,6 +11,7 @@ from typing import Final
 from gateway.admission.limiter import Limit, Metric
 from gateway.db.queries import Quota, StoredKey
 
+# A quota is named as operators write it, a limit as clients read it: in `x-ratelimit-*`, messages and metrics' labels.
 _METRICS: Final[dict[str, Metric]] = {
     "rpm": "requests",
     "tpm": "tokens",

@@ -11,13 +11,13 @@ import msgspec
 from sqlalchemy import func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.auth.keys import redact
 from gateway.db import audit
 from gateway.db.audit import Author
 from gateway.db.catalogue.errors import NotFound, Refused
 from gateway.db.catalogue.paging import EVERYTHING, Paging
 from gateway.db.catalogue.transaction import Database, connected, transaction
 from gateway.db.tables import usage_adjustments, usage_events
+from gateway.keys import redact
 from shared.ids import uuid7
 
 MICRO_MAX = 10**15  # the most that adjustments may make a request cost: sums of thousands of them fit a bigint

@@ -12,7 +12,7 @@ import msgspec
 from sqlalchemy import Text, cast, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.auth import keys
+from gateway import keys
 from gateway.db.tables import audit_log
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import Text, cast, func, select, text
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.auth import address
+from gateway import address
 from gateway.db.tables import api_keys, model_grants, models, plans, quotas, tenants, tiers
 from shared.ids import uuid7
 

@@ -67,7 +67,7 @@ def booked(counted: list[WorkerRow], later: list[WorkerRow]) -> list[WorkerRow]:
 
 
 async def completeness(connection: AsyncConnection) -> Completeness | None:
-    """None before any ledger has looked."""
+    """Until when bills are complete; None before any ledger has looked."""
     row = (await connection.execute(_COMPLETENESS)).mappings().one_or_none()
     return None if row is None else Completeness(**row)
 

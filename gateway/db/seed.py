@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.auth import keys
+from gateway import keys
 from gateway.db import catalogue, engine, queries
 from gateway.db.catalogue import AlreadyExists, Limits
 

@@ -34,7 +34,7 @@ class Attempt:
         self.bound_at: float | None = None
         self.first_token_at: float | None = None
         self.seq = 0  # of the last chunk received
-        self.tokens = [0] * (len(job.prompts) * job.n)  # received, by choice
+        self.tokens = [0] * job.choices  # received, by choice
         self.end: wire.End | None = None
         self.error: GatewayError | None = None
         self.left: wire.CancelReason | None = None
@@ -65,7 +65,7 @@ class Attempt:
 
     @property
     def prompt_tokens(self) -> int:
-        return sum(len(prompt) // 4 for prompt in self.job.prompts)
+        return self.job.prompt_tokens
 
     @property
     def completion_tokens(self) -> int:
@@ -97,7 +97,7 @@ class Attempt:
         self.seq = chunk.seq
         if self.first_token_at is None:
             self.first_token_at = now
-        self.tokens[chunk.choice] += len(chunk.ids) // 4
+        self.tokens[chunk.choice] += wire.packed_count(chunk.ids)
         if self.unread:
             return "new"
         fits = self._buffer.push(chunk)

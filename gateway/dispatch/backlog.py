@@ -24,7 +24,7 @@ class UsageBacklog:
         self.full = False
 
     async def watch(self) -> None:
-        """For ever."""
+        """Look at the stream now and then, until cancelled."""
         while True:
             try:
                 info = await stream_info(self._bus, subjects.USAGE_STREAM)

@@ -8,7 +8,6 @@ its way or will be written by a worker, however `open` is left.
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Self
 
@@ -16,12 +15,13 @@ import msgspec
 
 from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.backlog import UsageBacklog
+from gateway.dispatch.card_fetcher import CardFetcher, OnCard
 from gateway.dispatch.endings import Endings
 from gateway.dispatch.fleet import FleetView
 from gateway.dispatch.inbox import Inbox
 from gateway.dispatch.limits import DispatchLimits
 from gateway.dispatch.overload import Overload
-from gateway.dispatch.publication import Publication
+from gateway.dispatch.publisher import Publisher
 from gateway.dispatch.reconcile import Reconciler
 from gateway.dispatch.report import FleetReport, fleet_report
 from gateway.dispatch.spans import spans
@@ -36,10 +36,6 @@ from shared.tasks import Tasks
 from shared.trace import Off, Tracer
 from shared.usage import UsagePublisher
 
-OnCard = Callable[[str, wire.ModelCard], Awaitable[None]]
-"""Called with a new card (digest, card) before its model is listed; called again later if it raises."""
-
-CARD_RETRY_S = 1.0
 READY_S = 1.0  # less than the readiness check waits, or the reason would be lost
 BACKLOG_RETRY_AFTER_MS = 10_000
 WORKERS_FAULTS = ("engine_error", "device_failed")  # of wire.End.error
@@ -64,7 +60,6 @@ class Dispatcher:
         self._clock = clock or SystemClock()
         self._tracer = tracer or Off()
         self._incarnation = ids.process_id("in")
-        self._on_card = on_card
         self._log = log.get("dispatch").bind(gateway=self.gateway_id)
         self._stack = contextlib.AsyncExitStack()
         self.bus = Bus(nats_url, name=self.gateway_id, role="gateway")
@@ -72,9 +67,10 @@ class Dispatcher:
         self._usage = UsagePublisher(self.bus)
         self._backlog = UsageBacklog(self.bus, self.limits.backlog_check_s)
         self._tasks = Tasks("dispatch")
+        self._cards = CardFetcher(self.bus, self.fleet, on_card, look_s=self.limits.beat_s)
         self._inbox = Inbox()
         self.overload = Overload(self.fleet, random=random.random)
-        self._publication = Publication(self.bus, self._queue, self._tasks, self.limits, self._clock)
+        self._publisher = Publisher(self.bus, self._queue, self._tasks, self.limits, self._clock)
         self._endings = Endings(
             gateway=self.gateway_id,
             bus=self.bus,
@@ -93,7 +89,7 @@ class Dispatcher:
             fleet=self.fleet,
             endings=self._endings,
             breakers=self.overload.breakers,
-            publication=self._publication,
+            publisher=self._publisher,
             limits=self.limits,
             clock=self._clock,
         )
@@ -109,7 +105,7 @@ class Dispatcher:
         await self.bus.subscribe(subjects.WORKER_BEATS, self._on_worker_beat)
         await self.bus.subscribe(subjects.GATEWAY_BEATS, self._on_gateway_beat)
         self._tasks.spawn(self._beat(), "beat")
-        self._tasks.spawn(self._fetch_cards(), "cards")
+        self._tasks.spawn(self._cards.run(), "cards")
         self._tasks.spawn(self._backlog.watch(), "usage backlog")
         self._tasks.spawn(self._reconciler.sweep(), "sweep")
         self._tasks.spawn(self._reconciler.look_up(), "look up")
@@ -180,7 +176,7 @@ class Dispatcher:
         left_s = max(terms.timeout_s - waited_s - self.limits.shed_early_s, 0.0)
         attempt.timer = asyncio.get_running_loop().call_later(left_s, self._shed, attempt, terms)
         with self.overload.queues.holding(attempt.job, attempt.pool):
-            self._publication.begin(attempt, partial(self._not_published, attempt, terms))
+            self._publisher.begin(attempt, partial(self._not_published, attempt, terms))
             await attempt.answered.wait()
         attempt.timer.cancel()
         if attempt.worker is not None:
@@ -295,22 +291,3 @@ class Dispatcher:
                 with contextlib.suppress(BusUnavailable):
                     await self.bus.publish(subject, wire.encode(beat))
             await asyncio.sleep(self.limits.beat_s)
-
-    async def _fetch_cards(self) -> None:
-        while True:
-            for digest in self.fleet.missing():
-                try:
-                    await self._fetch_card(digest)
-                except Exception as error:  # noqa: BLE001 - whatever `on_card` raises, the next try may succeed
-                    self._log.warning("card.unavailable", digest=digest, error=repr(error))
-                    await asyncio.sleep(CARD_RETRY_S)
-            await asyncio.sleep(self.limits.beat_s)
-
-    async def _fetch_card(self, digest: str) -> None:
-        card = await cards.get(self.bus, digest)
-        if card is None:
-            raise BusUnavailable("no such card yet")
-        if self._on_card is not None:
-            await self._on_card(digest, card)
-        self.fleet.put_card(digest, card)
-        self._log.info("card.fetched", digest=digest, model=card.name)

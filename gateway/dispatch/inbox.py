@@ -45,7 +45,7 @@ class Inbox:
         self._attempts[attempt.request] = attempt
 
     def remove(self, attempt: Attempt) -> None:
-        """Idempotent."""
+        """Forget an attempt. Idempotent."""
         if self._attempts.get(attempt.request) is attempt:
             del self._attempts[attempt.request]
         if attempt.worker is not None:

@@ -48,7 +48,7 @@ def added(works: Iterable[Work], *, turns: float = math.inf) -> Work:
 
 
 def work_of(job: wire.Job) -> Work:
-    return Work(1, len(job.prompts) * job.n, sum(len(prompt) // 4 for prompt in job.prompts))
+    return Work(1, job.choices, job.prompt_tokens)
 
 
 @dataclass(slots=True)
@@ -82,11 +82,11 @@ class Queues:
         self._said: dict[str, _Said] = {}
 
     def holding(self, job: wire.Job, pool: str) -> "_Holding":
-        """While inside, the job waits."""
+        """A context in which the job counts as waiting."""
         return _Holding(self._own.setdefault((pool, job.tier), {}), job.tenant, work_of(job))
 
     def heard(self, beat: wire.GatewayBeat, now: float) -> None:
-        """Another gateway's report of its own queues."""
+        """Note what another gateway has waiting."""
         if beat.queued:
             self._said[beat.gateway] = _Said(now, beat.queued)
         else:
@@ -95,7 +95,7 @@ class Queues:
             del self._said[gateway]
 
     def rows(self) -> tuple[wire.QueuedWork, ...]:
-        """For our own beat, the largest first."""
+        """What this gateway has waiting, as its beat tells it: the largest entries first."""
         rows = [
             wire.QueuedWork(
                 pool=pool,
@@ -111,7 +111,7 @@ class Queues:
         return tuple(sorted(rows, key=lambda row: -row.tokens)[:ROWS_MAX])
 
     def waiting(self, pool: str, tier: int, now: float) -> dict[str, Work]:
-        """By tenant, over all gateways."""
+        """The work that waits in one queue, by tenant, over all gateways."""
         tenants = dict(self._own.get((pool, tier), {}))
         for row in self._others(now):
             if (row.pool, row.tier) == (pool, tier):
@@ -120,7 +120,7 @@ class Queues:
         return tenants
 
     def known(self, now: float) -> list[Queue]:
-        """Those in which something waits."""
+        """The queues in which something waits."""
         own = {queue for queue, tenants in self._own.items() if tenants}
         return sorted(own | {(row.pool, row.tier) for row in self._others(now)})
 
@@ -137,7 +137,7 @@ class Queues:
         peers = self.waiting(pool, job.tier, now)
         own = peers.pop(job.tenant, NOTHING)
         own = NOTHING if alone else own
-        turns = own.sequences + len(job.prompts) * job.n
+        turns = own.sequences + job.choices
         return added(peers.values(), turns=turns) + work + own
 
     def _others(self, now: float) -> Iterator[wire.QueuedWork]:

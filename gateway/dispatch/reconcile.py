@@ -11,7 +11,7 @@ from gateway.dispatch.endings import Endings
 from gateway.dispatch.fleet import FleetView
 from gateway.dispatch.inbox import Inbox
 from gateway.dispatch.limits import DispatchLimits
-from gateway.dispatch.publication import Publication
+from gateway.dispatch.publisher import Publisher
 from gateway.errors import GatewayError, Unavailable
 from shared import log
 from shared.bus import Bus, BusUnavailable
@@ -29,7 +29,7 @@ class Reconciler:
         fleet: FleetView,
         endings: Endings,
         breakers: Breakers,
-        publication: Publication,
+        publisher: Publisher,
         limits: DispatchLimits,
         clock: Clock,
     ) -> None:
@@ -39,7 +39,7 @@ class Reconciler:
         self._fleet = fleet
         self._endings = endings
         self._breakers = breakers
-        self._publication = publication
+        self._publisher = publisher
         self._limits = limits
         self._clock = clock
         self._doubts = asyncio.Event()
@@ -115,7 +115,7 @@ class Reconciler:
         self._log.info("job.republished", request=attempt.request, trace=attempt.trace)
         attempt.sequence = None
         try:
-            await self._publication.publish(attempt)
+            await self._publisher.publish(attempt)
         except Unavailable:
             self._give_up(attempt, "The connection to the fleet was lost. Please retry.")
         except GatewayError as error:

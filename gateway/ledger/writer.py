@@ -145,7 +145,7 @@ class Writer:
 
 
 def _spent(charges: list[Charge]) -> list[str]:
-    """The columns of `spend`."""
+    """The arguments of the SQL function `spend`, one array per column."""
     return [
         literal([charge.tenant_id for charge in charges]),
         literal([charge.api_key_id for charge in charges]),

@@ -17,7 +17,7 @@ import asyncpg
 
 from cli.embedded import demo, state
 from cli.embedded.directory import DataDirectory
-from gateway.auth import keys
+from gateway import keys
 from gateway.db import catalogue, engine
 from gateway.db.catalogue import Limits
 from tests.services import free_port

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from gateway.auth import keys
+from gateway import keys
 from tests.collector import Collector
 from tests.e2e.api import MODEL, Api, chat_body, new_client
 from tests.e2e.canary import Overheard, kept_by_nats, logs, overhearing, rows_with, shows, wait_for_trace, watched

@@ -177,12 +177,12 @@ def stepper(request, models) -> Stepper:
     return Stepper(models.loaded, request.param())
 
 
-def test_a_whole_prompt(models, stepper):
+def test_a_whole_prompt_gives_the_expected_logits(models, stepper):
     ids = ids_of(1, CONTEXT)
     near(stepper.step(a=ids)["a"], models.expected(ids))
 
 
-def test_chunks_then_decodes(models, stepper):
+def test_chunks_and_then_decodes_give_the_same_logits(models, stepper):
     ids = ids_of(2, 40)
     cuts = [0, 7, 14, 21, 28, 35, *range(36, 41)]
     got = [stepper.step(a=ids[start:end])["a"] for start, end in pairwise(cuts)]

@@ -22,9 +22,9 @@ from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
 from worker.engine.fake_runner import FakeRunner
 from worker.engine.service import Service
-from worker.engine.vocabulary import TokenTable
 from worker.link.limits import LinkLimits
 from worker.link.link import Link
+from worker.models.token_table import TokenTable
 
 VOCAB = TokenTable(tuple(bytes([65 + i % 26]) for i in range(64)), eos_ids=frozenset({0}))
 CONTEXT = 4096

@@ -8,9 +8,9 @@ import asyncpg
 import msgspec
 import pytest
 
+from gateway import keys
 from gateway.api.admin.route import OPT, PREFIX
 from gateway.api.admin.routes import ROUTES
-from gateway.auth import keys
 from gateway.db import queries
 from gateway.db.tables import QUOTA_METRICS
 from tests.answers import Answer
@@ -239,7 +239,7 @@ class TestLimits:
         assert (await call(gateway, "GET", "/tenants/acme")).json["limits"] == dict.fromkeys(QUOTA_METRICS, 1)
 
 
-async def test_plans_and_tiers(gateway: ScriptedGateway) -> None:
+async def test_a_plan_gives_a_tier_that_exists_and_goes_when_it_has_no_tenants(gateway: ScriptedGateway) -> None:
     made = await call(gateway, "POST", "/plans", {"name": "gold", "tier": 0, "limits": {"tpm": 100}})
     assert (made.status, made.json["limits"]) == (201, {"tpm": 100})
     assert (await call(gateway, "PATCH", "/plans/gold", {"tier": 2})).json == {**made.json, "tier": 2}
@@ -319,7 +319,7 @@ class TestKeys:
         assert (await call(gateway, "POST", f"{path}/rotate", {"overlap_s": 0})).status == 400
 
 
-async def test_models_and_grants(gateway: ScriptedGateway) -> None:
+async def test_a_closed_model_is_granted_once_to_one_plan_or_tenant(gateway: ScriptedGateway) -> None:
     await make_tenant(gateway)
     for name in ("org/m", "n"):
         await queries.register_model(gateway.services.database, name, context_length=9, vocab_size=5, card="c")

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.auth import keys
+from gateway import keys
 from gateway.db.adjustments import MICRO_MAX
 from tests.integration.administration import call
 from tests.integration.bills import World, at, world

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from gateway.auth import keys
+from gateway import keys
 from tests.integration.administration import administered, call, make_tenant
 from tests.scripted_gateway import Caller, ScriptedGateway
 

@@ -63,7 +63,7 @@ async def test_what_is_spent_and_what_is_in_flight_are_one_sum(
     assert refused.refused is not None
     assert (refused.refused.used, refused.refused.remaining) == (40, 5)
     await limiter.settle(one.request_id, Used(4, 4))
-    await limiter._settling.drain(60)
+    await limiter.drain(60)
     assert (await ask(limiter, one)).refused is None  # 20 spent, 4 used and not yet booked, 10 in flight
     assert (await ask(limiter, one)).refused_by == metric
 
@@ -131,7 +131,7 @@ async def test_what_is_given_back_goes_below_nothing_nowhere(pool: asyncpg.Pool)
         assert [row["spent"] for row in found] == spent
 
 
-async def test_old_periods_go(pool: asyncpg.Pool) -> None:
+async def test_sums_of_old_periods_are_pruned(pool: asyncpg.Pool) -> None:
     now = dt.datetime.now(dt.UTC)
     for days in (0, 200):
         await spend(pool, 1, occurred_at=now - dt.timedelta(days=days))

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cli.errors import CommandError
 from cli.main import app
-from gateway.auth import keys
+from gateway import keys
 from gateway.db import catalogue, pools, queries, seed
 from gateway.db.catalogue import AlreadyExists, Limits, NotFound, Refused
 from gateway.db.catalogue.rules import ANY, RULES

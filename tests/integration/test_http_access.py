@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
+from gateway import address
 from gateway.app import listening
-from gateway.auth import address
 from tests.integration.test_http_hostile import raw
 from tests.scripted_gateway import (
     AUTH,

@@ -30,7 +30,7 @@ async def client(gateway: ScriptedGateway) -> AsyncIterator[openai.AsyncOpenAI]:
         yield connected
 
 
-async def test_a_chat_answer(gateway: ScriptedGateway) -> None:
+async def test_a_chat_answer_has_openais_fields(gateway: ScriptedGateway) -> None:
     answer = await gateway.post(CHAT, ASK)
     assert answer.status == 200
     assert answer.headers["content-type"] == "application/json"
@@ -62,7 +62,7 @@ async def test_a_chat_answer(gateway: ScriptedGateway) -> None:
     assert gateway.limiter.settled == [(uuid.UUID(request_id), chat_prompt_tokens("hi") + 2)]
 
 
-async def test_a_chat_stream(gateway: ScriptedGateway) -> None:
+async def test_a_chat_stream_has_openais_events_and_is_not_held_back(gateway: ScriptedGateway) -> None:
     answer = await gateway.post(CHAT, {**ASK, "stream": True})
     assert answer.headers["cache-control"] == "no-cache, no-transform"
     assert answer.headers["x-accel-buffering"] == "no"
@@ -117,7 +117,7 @@ async def test_a_completion_with_several_prompts(gateway: ScriptedGateway) -> No
     assert [wire.unpack_ids(prompt) for prompt in gateway.play.job.prompts] == [[1, 2, 3], [4, 5]]
 
 
-async def test_a_completion_stream(gateway: ScriptedGateway) -> None:
+async def test_a_completion_stream_ends_with_its_finish_reason(gateway: ScriptedGateway) -> None:
     answer = await gateway.post(COMPLETIONS, {"model": MODEL, "prompt": "x", "stream": True})
     assert [chunk["choices"][0]["text"] for chunk in answer.chunks] == ["Hello", " world"]
     assert [chunk["choices"][0]["finish_reason"] for chunk in answer.chunks] == [None, "stop"]
@@ -145,7 +145,7 @@ async def test_streamed_text_is_the_whole_text(gateway: ScriptedGateway, path: s
     assert [delta["finish_reason"] for delta in deltas if delta["finish_reason"]] == ["length"]
 
 
-async def test_chat_logprobs(gateway: ScriptedGateway) -> None:
+async def test_chat_logprobs_come_with_their_bytes_and_alternatives(gateway: ScriptedGateway) -> None:
     asked = {**ASK, "logprobs": True, "top_logprobs": 2}
     [choice] = (await gateway.post(CHAT, asked)).json["choices"]
     first = choice["logprobs"]["content"][0]
@@ -161,7 +161,7 @@ async def test_chat_logprobs(gateway: ScriptedGateway) -> None:
     assert gateway.play.job.sampling.logprobs == 2
 
 
-async def test_completion_logprobs(gateway: ScriptedGateway) -> None:
+async def test_completion_logprobs_say_where_in_the_text_they_stand(gateway: ScriptedGateway) -> None:
     [choice] = (await gateway.post(COMPLETIONS, {"model": MODEL, "prompt": "x", "logprobs": 1})).json["choices"]
     assert choice["logprobs"]["tokens"] == ["Hello", " world"]
     assert choice["logprobs"]["token_logprobs"] == [-0.5, -0.5]
@@ -170,7 +170,7 @@ async def test_completion_logprobs(gateway: ScriptedGateway) -> None:
     assert [chunk["choices"][0]["logprobs"]["text_offset"] for chunk in chunks] == [[0], [5]]
 
 
-async def test_the_job(gateway: ScriptedGateway) -> None:
+async def test_a_job_says_all_that_was_asked(gateway: ScriptedGateway) -> None:
     asked = {
         **ASK,
         "n": 2,
@@ -246,7 +246,7 @@ async def test_a_tenants_own_context_limit(gateway: ScriptedGateway) -> None:
     assert gateway.play.job.sampling.max_tokens == 10
 
 
-async def test_rate_limit_headers(gateway: ScriptedGateway) -> None:
+async def test_every_answer_says_what_is_left_of_the_limits(gateway: ScriptedGateway) -> None:
     for stream in (False, True):
         answer = await gateway.post(CHAT, {**ASK, "stream": stream})
         assert answer.headers["x-ratelimit-limit-tokens"] == "9000"
@@ -259,7 +259,7 @@ async def test_rate_limit_headers(gateway: ScriptedGateway) -> None:
 @pytest.mark.parametrize(
     ("wait_ms", "seconds", "retry"), [(36_200, "37", "true"), (1, "1", "true"), (None, None, "false")]
 )
-async def test_a_refusal_by_a_limit(
+async def test_a_refusal_by_a_limit_says_whether_and_when_to_retry(
     gateway: ScriptedGateway, stream: bool, wait_ms: int | None, seconds: str | None, retry: str
 ) -> None:
     bucket = LimitState(metric="tokens", limit=100, remaining=20, reset_ms=48_000)
@@ -274,7 +274,9 @@ async def test_a_refusal_by_a_limit(
     assert not gateway.dispatcher.plays
 
 
-async def test_the_official_client(gateway: ScriptedGateway, client: openai.AsyncOpenAI) -> None:
+async def test_the_official_client_reads_every_kind_of_answer(
+    gateway: ScriptedGateway, client: openai.AsyncOpenAI
+) -> None:
     whole = await client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "hi"}], n=2)
     assert [choice.message.content for choice in whole.choices] == ["Hello world"] * 2
     assert whole._request_id == gateway.play.job.request
@@ -294,7 +296,7 @@ async def test_the_official_client(gateway: ScriptedGateway, client: openai.Asyn
     assert (await client.models.retrieve(MODEL)).owned_by == "forebay"
 
 
-async def test_counts(gateway: ScriptedGateway) -> None:
+async def test_each_request_is_counted_once_by_its_outcome(gateway: ScriptedGateway) -> None:
     await gateway.post(CHAT, ASK)
     await gateway.post(CHAT, {**ASK, "stream": True})
     await gateway.post(CHAT, {**ASK, "model": "nope"})

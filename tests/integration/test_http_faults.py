@@ -58,7 +58,9 @@ async def test_errors_as_the_official_client_sees_them(gateway: ScriptedGateway,
         (DeadlineExceeded("Nobody could start it."), 504),
     ],
 )
-async def test_what_dispatch_refuses(gateway: ScriptedGateway, stream: bool, error: Exception, status: int) -> None:
+async def test_what_dispatch_refuses_costs_nothing_and_has_its_status(
+    gateway: ScriptedGateway, stream: bool, error: Exception, status: int
+) -> None:
     gateway.dispatcher.refuse = error
     answer = await gateway.post(CHAT, {**ASK, "stream": stream})
     assert answer.status == status

@@ -232,7 +232,7 @@ async def test_the_key_comes_before_the_body(gateway: ScriptedGateway) -> None:
             assert answer.headers["www-authenticate"] == "Bearer"
 
 
-async def test_two_authorization_headers(gateway: ScriptedGateway) -> None:
+async def test_two_authorization_headers_are_refused_even_if_both_are_right(gateway: ScriptedGateway) -> None:
     for first, second in ((KEY, "nope"), ("nope", KEY), (KEY, KEY)):
         answer = await raw(
             gateway,

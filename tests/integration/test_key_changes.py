@@ -6,8 +6,8 @@ import asyncpg
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.auth.changes import ALL, Changes
 from gateway.db import engine, queries
+from gateway.db.changes import ALL, Changes
 from tests.integration.test_principals import make_key
 
 

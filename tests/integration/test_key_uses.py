@@ -7,7 +7,7 @@ import asyncpg
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.auth import keys
+from gateway import keys
 from gateway.auth.principals import Principals
 from gateway.auth.uses import KeyUses
 from gateway.db import catalogue, engine

@@ -16,10 +16,10 @@ from gateway.admission.generation import Generation
 from gateway.admission.limiter import Used
 from gateway.admission.pg_limiter import PgLimiter
 from gateway.api.exchange import Exchange
+from gateway.api.services import Services
 from gateway.db import pools
 from gateway.dispatch.terms import Terms
 from gateway.ledger.writer import Writer
-from gateway.services import Services
 from shared.ids import uuid7
 from shared.trace import Off
 from tests.demands import KEY, TENANT, again, demand, limit
@@ -125,7 +125,7 @@ async def test_a_client_that_is_cut_off_at_any_wait_leaves_no_lease_and_pays_wha
 
         [outcome] = await asyncio.gather(asyncio.create_task(run()), return_exceptions=True)
         assert isinstance(outcome, asyncio.CancelledError | None)
-        await limiter._settling.drain(60)
+        await limiter.drain(60)
         assert await pool.fetchval(OPEN) == 0, f"cut off at wait {at}"
         assert not list(limiter._leases)
         if cut.waits <= at:
@@ -155,7 +155,7 @@ async def test_leases_are_the_requests_that_run(pool: asyncpg.Pool, limiter: PgL
     for task in tasks[::2]:
         task.cancel()
     await asyncio.gather(*tasks[::2], return_exceptions=True)
-    await limiter._settling.drain(60)
+    await limiter.drain(60)
     running = {play.job.request for play in dispatcher.plays if not play.cancelled}
     held = await pool.fetch("SELECT request_id, state FROM inflight WHERE state <> 'settled'")
     assert (
@@ -203,12 +203,12 @@ async def test_only_a_crash_of_postgres_brings_rows_back_and_only_those_of_open_
         assert (await limiter.admit(one)).refused is None
     limiter.started(running.request_id)
     await limiter.settle(done.request_id, Used(100))
-    await limiter._settling.drain(60)
+    await limiter.drain(60)
     await pool.execute("DELETE FROM inflight WHERE request_id = $1", booked.request_id)
     await limiter._upkeep()
     assert await pool.fetchval("SELECT count(*) FROM inflight WHERE request_id = $1", booked.request_id) == 0
     await limiter.settle(booked.request_id, Used(1))
-    await limiter._settling.drain(60)
+    await limiter.drain(60)
 
     await pool.execute("TRUNCATE limiter_state, inflight, limiter_epoch, gateways")  # what a crash does
     after = demand(limit("tokens", 1, burst=BURST), tokens=50)
@@ -225,7 +225,7 @@ async def test_only_a_crash_of_postgres_brings_rows_back_and_only_those_of_open_
     assert await pool.fetchval("SELECT count(*) FROM inflight") == 2
     # Its bucket began full again, without what it had taken: nothing of that goes back.
     await limiter.settle(queued.request_id, Used(0))
-    await limiter._settling.drain(60)
+    await limiter.drain(60)
     assert await pool.fetchval("SELECT level FROM limiter_state") // UNITS == BURST - 50
 
 

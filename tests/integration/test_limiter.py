@@ -40,7 +40,7 @@ async def settle(limiter: PgLimiter | LocalLimiter, request_id: uuid.UUID, token
     """Settled also where Postgres took longer than an answer waits for it."""
     await limiter.settle(request_id, Used(tokens_used))
     if isinstance(limiter, PgLimiter):
-        await limiter._settling.drain(60)
+        await limiter.drain(60)
 
 
 async def units(pool: asyncpg.Pool, key: str) -> int:

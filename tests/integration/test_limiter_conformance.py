@@ -33,7 +33,7 @@ async def test_a_reservation_takes_and_a_settlement_gives_back(any_limiter: PgLi
     assert (await any_limiter.admit(asked(90))).refused_by is None
 
 
-async def test_all_or_nothing(any_limiter: PgLimiter | LocalLimiter) -> None:
+async def test_a_refusal_takes_nothing_from_the_limits_that_had_room(any_limiter: PgLimiter | LocalLimiter) -> None:
     for _ in range(3):
         refused = await any_limiter.admit(asked(1_000, tpm=2_000, rpm=2, burst=999))
         assert refused.refused_by == "tokens"

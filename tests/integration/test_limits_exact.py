@@ -79,7 +79,7 @@ async def ask(limiters: list[PgLimiter], one: Demand) -> int:
     for answer in answers:
         assert isinstance(answer, Decision | Unavailable), answer
     for limiter in limiters:
-        await limiter._settling.drain(60)
+        await limiter.drain(60)
     return sum(isinstance(answer, Decision) and answer.refused is not None for answer in answers)
 
 

@@ -10,8 +10,8 @@ import asyncpg
 import pytest
 
 import migrations
+from gateway import keys
 from gateway.admission.prices import PriceBook
-from gateway.auth import keys
 from gateway.auth.principals import Principals
 from gateway.db import catalogue, engine
 from gateway.errors import InvalidKey

@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from gateway import keys
 from gateway.admission.pg_limiter import PgLimiter
 from gateway.admission.prices import PriceBook
-from gateway.auth import keys, quotas
+from gateway.auth import quotas
 from gateway.db import catalogue, engine, prices, queries
 from gateway.db.catalogue import Limits
 from gateway.db.prices import Terms

@@ -44,5 +44,5 @@ async def test_a_refusal_until_a_late_settlement_is_written_does_not_name_its_le
     async with overdue(pool, limiter, one):
         refused = await limiter.admit(again(one))
         assert (refused.refused_by, refused.retry_after_ms) == ("concurrency", 1_000)
-    await limiter._settling.drain(60)
+    await limiter.drain(60)
     assert (await limiter.admit(again(one))).refused_by is None

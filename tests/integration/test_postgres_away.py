@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
+from gateway import keys
 from gateway.admission.bucket import UNITS
 from gateway.admission.limiter import Decision, Demand, Limit, Used
 from gateway.admission.pg_limiter import PgLimiter
-from gateway.auth import keys
 from gateway.auth.principals import Principals
 from gateway.db import catalogue, engine, pools
 from gateway.db.catalogue import Limits

@@ -11,9 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from cli.errors import CommandError
 from gateway.admission.prices import PriceBook
-from gateway.auth.changes import Changes
 from gateway.db import pools, prices
 from gateway.db.catalogue import NotFound, Refused
+from gateway.db.changes import Changes
 from gateway.db.prices import Terms
 from tests.clocks import HandClock
 from tests.integration.bills import World, at
@@ -122,7 +122,7 @@ async def test_the_book_reads_again_what_it_could_not_read(database: AsyncEngine
         assert book.ceiling_micro(model, None, 10, 0) == 10
 
 
-async def test_prices_by_command(database_url: str, forebay: Callable[..., Awaitable[str]]) -> None:
+async def test_commands_set_list_and_end_prices(database_url: str, forebay: Callable[..., Awaitable[str]]) -> None:
     connection = await asyncpg.connect(database_url)
     try:
         await World(connection).model("m")

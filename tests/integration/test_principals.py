@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.auth import keys
+from gateway import keys
 from gateway.auth.principals import Principal, Principals
 from gateway.db import catalogue, engine, queries
 from gateway.db.catalogue import Limits

@@ -3,8 +3,9 @@
 import asyncpg
 import pytest
 
+from gateway import keys
 from gateway.admission.limiter import Limit
-from gateway.auth import keys, quotas
+from gateway.auth import quotas
 from gateway.db import catalogue, engine, queries
 from gateway.db.catalogue import Limits
 

@@ -101,7 +101,7 @@ async def test_drift_of_the_sums_is_found_and_mended_by_command(
     await forebay("usage", "reconcile")
 
 
-async def test_completeness_by_command(bills: World, forebay: Forebay) -> None:
+async def test_the_command_says_what_waits_and_what_is_set_aside(bills: World, forebay: Forebay) -> None:
     with pytest.raises(CommandError, match="no ledger has looked yet"):
         await forebay("usage", "completeness")
     await look(bills, ahead=dt.timedelta(0))

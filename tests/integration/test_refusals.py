@@ -125,7 +125,7 @@ class Trial:
         return decision.refused.metric
 
 
-async def test_whatever_limit_refuses(pool: asyncpg.Pool) -> None:
+async def test_a_refusal_by_any_limit_changes_nothing(pool: asyncpg.Pool) -> None:
     """Each metric at each level, beside others of any level; zero and shadow mode among them."""
     seed = random.SystemRandom().randrange(2**32)
     sys.stdout.write(f"{seed = }")  # pytest shows it when the test fails
@@ -206,7 +206,7 @@ async def ask(limiter: PgLimiter, refuse: GatewayError, limits: tuple[Limit, ...
         with pytest.raises(type(refuse)):
             await exchange.open(Terms(wait_s=1), 1)
         await exchange.close()
-    await limiter._settling.drain(60)
+    await limiter.drain(60)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ async def test_whatever_refuses_after_the_limits_have_admitted(
     assert (await limiter.admit(first)).refused is None
     limiter.started(first.request_id)
     await limiter.settle(first.request_id, Used(1_500))
-    await limiter._settling.drain(60)
+    await limiter.drain(60)
     before = {row["key"]: row for row in await pool.fetch("SELECT * FROM limiter_state")}
     for _ in range(3):
         await ask(limiter, refuse, limits)

@@ -21,7 +21,7 @@ from tests.integration.fleet import Worker, fleet, ready
 from tests.scripted_gateway import AUTH, KEY, Caller, ScriptedLimiter, ScriptedPrincipals, eventually, scripted_services
 from tests.services import NatsServer, free_port
 from tests.tiny_model import MODEL, card, chat_prompt_tokens
-from worker.engine.vocabulary import TokenTable
+from worker.models.token_table import TokenTable
 
 CHAT = "/v1/chat/completions"
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 12}
@@ -102,7 +102,7 @@ async def traced(
             await ready(dispatcher)
             found = dispatcher.fleet.find(MODEL)
             assert found is not None
-            await services.catalog.add(found.digest, model)
+            await services.served_models.add(found.digest, model)
             base = f"http://127.0.0.1:{port}"
             yield Traced(collector, base, http, limiter, principals, dispatcher, worker, steps, stack, logs)
             steps.release(10_000)

@@ -11,10 +11,10 @@ from worker.engine.batch import Batch, Sampled
 from worker.engine.config import EngineConfig
 from worker.engine.engine import Engine
 from worker.engine.request import EngineRequest, SamplingParams
-from worker.engine.vocabulary import TokenTable
 from worker.models import sentencepiece
 from worker.models.byte_level import _byte_of_character, bytes_of
 from worker.models.first_space import skips_first_space
+from worker.models.token_table import TokenTable
 
 SPACE = sentencepiece.SPACE
 BOS = "<s>"

@@ -24,7 +24,7 @@ class DeviceMemory:
     full_contexts: int  # sequences of the model's whole context that run at the same time
 
     def lines(self) -> list[str]:
-        """The sum, for people."""
+        """The budget as lines of the log: what may be used, less each part, and what is left."""
         parts = [
             ("may be used", self.usable_bytes),
             ("- in use by others", self.others_bytes),

@@ -138,9 +138,9 @@ class WaitingQueue:
         return min(self._tiers, default=inf)
 
     def counts(self) -> dict[int, int]:
-        """Sequences by tier."""
+        """How many sequences wait, by tier."""
         return {number: tier.count for number, tier in self._tiers.items()}
 
     def sequences(self) -> list[Sequence]:
-        """All of them, in no order."""
+        """All waiting sequences, in no order."""
         return [sequence for tier in self._tiers.values() for sequence in tier.sequences()]

@@ -142,7 +142,7 @@ class Scheduler:
         return len(self._want(sequence).cached) * self._block_size
 
     def loads(self) -> dict[int, TierLoad]:
-        """By the tier that sequences run as."""
+        """The load of each rank: of the tier that sequences run as."""
         waiting, running, held = self.waiting.counts(), self._ranks, self._followers.counts
         return {
             tier: TierLoad(

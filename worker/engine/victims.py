@@ -27,7 +27,7 @@ class Want(NamedTuple):
 
 
 def worst(running: Iterable[Sequence], pool: BlockPool, block_size: int) -> Sequence:
-    """The first in the order of victims."""
+    """The running sequence that is to be preempted first."""
     return max(running, key=_order(pool, block_size))
 
 

@@ -1,6 +1,5 @@
 """The engine's view of a tokenizer: the bytes of each token, and which tokens end a text."""
 
-from dataclasses import dataclass
 from typing import Protocol
 
 
@@ -23,19 +22,3 @@ class Vocabulary(Protocol):
     def token_bytes(self, token: int, /) -> bytes:
         """The token's part of the UTF-8 text, perhaps half a character; `b""` for a special token."""
         ...
-
-
-@dataclass(slots=True, frozen=True)
-class TokenTable:
-    """A vocabulary that is held as a table."""
-
-    tokens: tuple[bytes, ...]
-    eos_ids: frozenset[int]
-    skips_first_space: bool = False
-
-    @property
-    def vocab_size(self) -> int:
-        return len(self.tokens)
-
-    def token_bytes(self, token: int, /) -> bytes:
-        return self.tokens[token]

@@ -54,11 +54,11 @@ class Attempt:
 
     @property
     def prompt_tokens(self) -> int:
-        return sum(len(prompt) // 4 for prompt in self.job.prompts)
+        return self.job.prompt_tokens
 
     @property
     def sequences(self) -> int:
-        return len(self.job.prompts) * self.job.n
+        return self.job.choices
 
     def chunk(self, chunk: ChoiceChunk, now: float) -> wire.Chunk:
         """The engine's chunk as the next item of this attempt."""

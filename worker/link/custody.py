@@ -24,9 +24,9 @@ from worker.link.bill_counts import BillCounts
 from worker.link.engine_thread import EngineThread, Report
 from worker.link.limits import LinkLimits
 from worker.link.outbox import Outbox
-from worker.link.pace import Pace
 from worker.link.room import Room
 from worker.link.spans import spans
+from worker.link.speed import Speed
 
 Ts = TypeVarTuple("Ts")
 
@@ -44,7 +44,7 @@ class Custody:
         pool: str,
         engine: Engine,
         room: Room,
-        pace: Pace,
+        speed: Speed,
         outbox: Outbox,
         usage: UsagePublisher,
         room_changed: Callable[[], None],
@@ -68,7 +68,7 @@ class Custody:
         self.attempts = Attempts()
         self.stats: EngineStats = engine.stats()
         self.thread = EngineThread(engine, self.on_report, reports_max=limits.reports_max)
-        self.pace = pace
+        self.speed = speed
         self.wasted_tokens_total = 0
         self.bill_counts = BillCounts()
         self.on_step: Callable[[float], None] = lambda _: None
@@ -145,7 +145,7 @@ class Custody:
             self._guarded(key, self._end, Ending("cancelled", totals))
         if report.step is not None:
             self.on_step(report.step_s)
-            self.pace.stepped(report.step_s, tokens=report.step.tokens, sampled=len(report.step.chunks))
+            self.speed.stepped(report.step_s, tokens=report.step.tokens, sampled=len(report.step.chunks))
             self._on_step(report.step, now, report.step_s)
         self._room_changed()
 
@@ -163,7 +163,7 @@ class Custody:
         for done in step.done:
             attempt = self.attempts.get(done.request)
             if attempt is not None and done.error is None:
-                self.pace.finished(done.totals, sequences=attempt.sequences)
+                self.speed.finished(done.totals, sequences=attempt.sequences)
             outcome: wire.Outcome = "finished" if done.error is None else "error"
             self._guarded(done.request, self._end, Ending(outcome, done.totals, done.error, done.message))
 
@@ -232,7 +232,7 @@ class Custody:
         self._tell(attempt, ending)
 
     def _tell(self, attempt: Attempt, ending: Ending) -> None:
-        """Those who look on."""
+        """Log how it ended, and record its spans if the trace is sampled."""
         now, totals = self._clock.monotonic(), ending.totals
         self._log.info(
             "attempt.ended",

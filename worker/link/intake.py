@@ -13,25 +13,25 @@ came together start together.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Literal, Self
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
 
 import msgspec
 
 from shared import log, subjects, wire
 from shared.bus import Bus, BusUnavailable, Interest
 from shared.clock import Clock
-from shared.jobs import LONG_AGO, JobQueue, Queued, QueueMissing, Waiting
+from shared.jobs import LONG_AGO, JobQueue, Queued, QueueMissing
 from worker.link.attempts import key_of
 from worker.link.claim_order import ClaimOrder, TierOrder
 from worker.link.limits import LinkLimits
+from worker.link.look import Look
 from worker.link.room import Room
 from worker.link.wakes import Wakes
 
-Choice = wire.Job | Literal["none", "no room"]
+NextJob = wire.Job | Literal["none", "no room"]
 
 
 @dataclass(slots=True, frozen=True)
@@ -50,25 +50,6 @@ class Chosen:
     tier: int
     sequence: int
     job: wire.Job
-
-
-@dataclass(slots=True)
-class _Look:
-    """What waits in one tier's queue, as far as we were told."""
-
-    tier: int
-    jobs: dict[str, int]  # by tenant
-    at: datetime  # by the server's clock; long ago if it was not asked
-    told: Mapping[str, deque[Queued]] | None = None  # the jobs themselves by subject, if it was not asked
-    passed: dict[str, int] = field(default_factory=dict[str, int])  # by subject, the last job that was dealt with
-
-    @classmethod
-    def asked(cls, tier: int, waiting: Waiting) -> Self:
-        return cls(tier, {subjects.tenant_of(subject): count for subject, count in waiting.jobs.items()}, waiting.at)
-
-    @classmethod
-    def heard(cls, tier: int, told: Mapping[str, deque[Queued]]) -> Self:
-        return cls(tier, {subjects.tenant_of(subject): len(jobs) for subject, jobs in told.items()}, LONG_AGO, told)
 
 
 class Intake:
@@ -180,7 +161,7 @@ class Intake:
             looks = await asyncio.gather(*(self._ask(tier) for tier in tiers))
             self._asked_at = now
         else:
-            looks = [_Look.heard(tier, subjects.of_tier(told, self._where.pool, tier)) for tier in tiers]
+            looks = [Look.heard(tier, subjects.of_tier(told, self._where.pool, tier)) for tier in tiers]
         self._backlog = len(tiers) < len(self._where.tiers)
         try:
             await self._choose([look for look in looks if look.jobs])
@@ -199,7 +180,7 @@ class Intake:
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def _choose(self, looks: list[_Look]) -> None:
+    async def _choose(self, looks: list[Look]) -> None:
         """A tier that is owed its floor share comes first, with one job: what that costs is not yet charged. Then come
         all by urgency. What comes first and does not fit is overtaken by nothing less urgent.
         """
@@ -215,32 +196,32 @@ class Intake:
                 left = look.tier
                 self._backlog = True
 
-    async def _ask(self, tier: int) -> _Look:
+    async def _ask(self, tier: int) -> Look:
         """All that waits in a tier's queue."""
         try:
             waiting = await self._queue.waiting(self._where.pool, tier)
         except QueueMissing:
             await self._queue.ensure(self._where.pool, tier)
-            return _Look(tier, {}, LONG_AGO)
+            return Look(tier, {}, LONG_AGO)
         self._order.only(tier, {*map(subjects.tenant_of, waiting.jobs), *self._room.promised_tenants(tier)})
-        return _Look.asked(tier, waiting)
+        return Look.asked(tier, waiting)
 
-    async def _choose_of_tier(self, look: _Look, order: TierOrder, most: int) -> bool:
+    async def _choose_of_tier(self, look: Look, order: TierOrder, most: int) -> bool:
         """Choose as long as there is room, one job at a time, of whoever's turn it is. False when a job has no room."""
         while most > 0 and (tenant := order.first()) is not None:
             if not self._room.open_to(look.tier) or self._stopped:
                 return False
-            choice = await self._next_job(look, subjects.job_subject(self._where.pool, look.tier, tenant))
-            if choice == "no room":
+            job = await self._next_job(look, subjects.job_subject(self._where.pool, look.tier, tenant))
+            if job == "no room":
                 return False
-            if choice == "none":
+            if job == "none":
                 order.exhausted()
             else:
-                self._order.took(order, tenant, sum(len(prompt) // 4 for prompt in choice.prompts))
+                self._order.took(order, tenant, job.prompt_tokens)
                 most -= 1
         return True
 
-    async def _next_job(self, look: _Look, subject: str) -> Choice:
+    async def _next_job(self, look: Look, subject: str) -> NextJob:
         """Choose the oldest job on `subject` that is for us, and have it claimed."""
         for _ in range(self._limits.look_skips_max):
             queued = await self._oldest(look, subject)
@@ -262,15 +243,12 @@ class Intake:
             await self._queue.take(self._where.pool, look.tier, queued.seq)  # nobody would hear the answer
         return "none"
 
-    async def _oldest(self, look: _Look, subject: str) -> Queued | None:
+    async def _oldest(self, look: Look, subject: str) -> Queued | None:
         """The first job that was not dealt with."""
+        if look.told is not None:
+            return look.first_told(subject)
         passed = look.passed.get(subject, 0)
-        if look.told is None:
-            return await self._queue.oldest(self._where.pool, look.tier, subject, from_seq=passed + 1)
-        told = look.told.get(subject)
-        while told and told[0].seq <= passed:
-            told.popleft()
-        return told[0] if told else None
+        return await self._queue.oldest(self._where.pool, look.tier, subject, from_seq=passed + 1)
 
     def _starts_now(self, job: wire.Job) -> bool:
         return self._room.open and self._room.fits(self._room.need(job))

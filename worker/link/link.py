@@ -29,8 +29,8 @@ from worker.link.intake import Intake, Where
 from worker.link.limits import LinkLimits
 from worker.link.load import worker_load
 from worker.link.outbox import Outbox
-from worker.link.pace import Pace
 from worker.link.room import Room
+from worker.link.speed import Speed
 
 SHUTDOWN_WAIT_S = 5.0  # for the ends of attempts aborted at the end of a drain, and for the engine's last step
 
@@ -79,7 +79,7 @@ class Link:
             pool=card.pool,
             engine=engine,
             room=room,
-            pace=Pace(max(1, min(config.tokens_per_step, config.tokens_beside_decodes) // 2)),
+            speed=Speed(max(1, min(config.tokens_per_step, config.tokens_beside_decodes) // 2)),
             outbox=self.outbox,
             usage=self.usage,
             room_changed=self._room_changed,
@@ -252,7 +252,7 @@ class Link:
             load=worker_load(
                 stats,
                 self._config,
-                self.custody.pace,
+                self.custody.speed,
                 prompt_tokens_left=self.custody.attempts.prompt_tokens_left(),
                 floor_share=self._floor_share,
             ),

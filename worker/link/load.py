@@ -1,13 +1,13 @@
-"""The load of this worker, as its beats state it. Pure: from the engine's last report and the measured pace."""
+"""The load of this worker, as its beats state it. Pure: from the engine's last report and the measured speed."""
 
 from shared import wire
 from worker.engine.config import EngineConfig
 from worker.engine.results import EngineStats
-from worker.link.pace import Pace
+from worker.link.speed import Speed
 
 
 def worker_load(
-    stats: EngineStats, config: EngineConfig, pace: Pace, *, prompt_tokens_left: int, floor_share: float
+    stats: EngineStats, config: EngineConfig, speed: Speed, *, prompt_tokens_left: int, floor_share: float
 ) -> wire.WorkerLoad:
     held = sum(
         load.held_blocks for load in stats.tiers.values()
@@ -18,10 +18,10 @@ def worker_load(
         tokens_free=max(0, stats.blocks_free - spare) * config.block_size,
         tokens_held=(stats.blocks_total - stats.blocks_free) * config.block_size,
         prompt_tokens_left=prompt_tokens_left,
-        prompt_tokens_per_s=pace.prompt_tokens_per_s,
-        step_s=pace.step_s,
-        output_tokens_mean=pace.output_tokens_mean,
-        cached_share=pace.cached_share,
+        prompt_tokens_per_s=speed.prompt_tokens_per_s,
+        step_s=speed.step_s,
+        output_tokens_mean=speed.output_tokens_mean,
+        cached_share=speed.cached_share,
         floor_share=floor_share,
         tiers=tuple(
             wire.TierWork(tier=tier, running=load.running + load.held, waiting=load.waiting)

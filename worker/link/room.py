@@ -43,10 +43,10 @@ class Room:
         size = self._config.block_size
         blocks = 0
         for prompt in job.prompts:
-            tokens = len(prompt) // 4
+            tokens = wire.packed_count(prompt)
             shared = (tokens - 1) // size
             blocks += shared + job.n * (tokens // size + 1 - shared)
-        return Need(blocks, len(job.prompts) * job.n)
+        return Need(blocks, job.choices)
 
     def promise(self, key: str, job: wire.Job) -> None:
         need = self.need(job)

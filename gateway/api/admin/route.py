@@ -14,7 +14,7 @@ from litestar.handlers import HTTPRouteHandler
 
 from gateway.api.admin.operation import NoQuery, Operation, Run
 from gateway.api.admin.serving import serve
-from gateway.services import Services
+from gateway.api.services import Services
 
 PREFIX: Final = "/admin/v1"
 OPT: Final = "operation"

@@ -17,18 +17,17 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway import headers
-from gateway.api import body, tracing
+from gateway.api import body, guards, tracing
 from gateway.api.admin.operation import Call, NoQuery, Operation
 from gateway.api.requestid import request_id
-from gateway.auth import guards
-from gateway.auth.keys import redact
+from gateway.api.services import Services
 from gateway.db import idempotency, pools
 from gateway.db.audit import Author
 from gateway.db.catalogue import AlreadyExists, CatalogueError, NotFound
 from gateway.db.catalogue.transaction import transaction
 from gateway.errors import Conflict, GatewayError, InvalidRequest, ObjectNotFound, Unavailable
+from gateway.keys import redact
 from gateway.protocols import Principal
-from gateway.services import Services
 from shared import log
 
 logger = log.get("gateway.admin")

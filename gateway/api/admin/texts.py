@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from gateway.auth import keys
+from gateway import keys
 
 
 def form(pattern: str) -> str:

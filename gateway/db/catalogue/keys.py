@@ -11,7 +11,6 @@ from sqlalchemy import Select, Text, any_, cast, func, insert, select, update
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.auth.keys import KeyRecord, redact
 from gateway.db import audit
 from gateway.db.audit import SYSTEM, Author
 from gateway.db.catalogue import limits as own_limits
@@ -22,6 +21,7 @@ from gateway.db.catalogue.paging import EVERYTHING, Paging
 from gateway.db.catalogue.tenants import find_tenant
 from gateway.db.catalogue.transaction import Database, connected, transaction
 from gateway.db.tables import api_keys, key_uses, models, quotas, tenants
+from gateway.keys import KeyRecord, redact
 from shared.ids import uuid7
 
 

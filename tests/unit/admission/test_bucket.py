@@ -58,7 +58,9 @@ def test_a_refund_does_not_overfill() -> None:
     ("tokens_used", "started", "tokens", "requests"),
     [(0, False, 9, 9), (0, True, 9, 0), (4, False, 5, 0), (4, True, 5, 0), (12, True, 0, 0), (-3, True, 9, 0)],
 )
-def test_what_goes_back(tokens_used: int, started: bool, tokens: int, requests: int) -> None:
+def test_unused_tokens_go_back_and_a_request_only_if_it_never_started(
+    tokens_used: int, started: bool, tokens: int, requests: int
+) -> None:
     one = claim(amount=9)
     assert bucket.unused(one, tokens_used, started=started) == tokens
     assert bucket.unused(replace(one, metric="requests"), tokens_used, started=started) == requests

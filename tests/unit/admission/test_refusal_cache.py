@@ -89,7 +89,7 @@ def test_a_clock_that_steps_keeps_nobody_out(step_us: int) -> None:
     assert cache().find((TPM, RPM), NOW + step_us) is None
 
 
-def test_it_is_bounded() -> None:
+def test_the_cache_is_emptied_when_it_is_full() -> None:
     found = RefusalCache()
     for number in range(REFUSALS_MAX + 1):
         found.note((limit("requests", number),), Decision(refused=REFUSED, retry_after_ms=100), NOW)

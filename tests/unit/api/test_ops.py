@@ -39,7 +39,7 @@ async def silent() -> None:
     await asyncio.sleep(3_600)
 
 
-async def test_metrics_and_health() -> None:
+async def test_the_port_serves_metrics_and_health_and_nothing_else() -> None:
     async with OpsServer(lambda: b"metric 1\n", {"thing": fine}).listening("127.0.0.1", 0) as port:
         assert await fetch(port, get("/metrics")) == (200, b"metric 1\n")
         assert (await fetch(port, get("/healthz/live")))[0] == 200

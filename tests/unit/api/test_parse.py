@@ -28,7 +28,7 @@ def with_raw(field: str, value: str) -> bytes:
     return f'{{"model":"m","messages":[{{"role":"user","content":"hi"}}],"{field}":{value}}}'.encode()
 
 
-def test_defaults() -> None:
+def test_what_is_left_out_has_openais_default() -> None:
     generation = parse_chat()
     assert generation == Generation(model="m", turns=(Turn("user", "hi"),))
     assert (generation.temperature, generation.top_p, generation.n, generation.max_tokens) == (1.0, 1.0, 1, None)
@@ -133,7 +133,7 @@ def test_best_of_is_only_as_many_as_n() -> None:
     assert (refused.value.param, refused.value.code) == ("best_of", "unsupported_parameter")
 
 
-def test_logprobs() -> None:
+def test_logprobs_are_a_flag_of_chats_and_a_number_of_completions() -> None:
     assert parse_chat(logprobs=False).logprobs is None
     assert parse_chat(logprobs=True).logprobs == 0
     assert parse_chat(logprobs=True, top_logprobs=20).logprobs == 20
@@ -143,7 +143,7 @@ def test_logprobs() -> None:
     assert refused.value.param == "logprobs"
 
 
-def test_the_newer_name_of_max_tokens() -> None:
+def test_the_newer_name_of_max_tokens_must_agree_with_the_older() -> None:
     assert parse_chat(max_completion_tokens=7).max_tokens == 7
     assert parse_chat(max_completion_tokens=7).max_tokens_param == "max_completion_tokens"
     assert parse_chat(max_tokens=7, max_completion_tokens=7).max_tokens == 7

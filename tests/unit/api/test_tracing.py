@@ -2,8 +2,8 @@
 
 import pytest
 
+from gateway import keys
 from gateway.api import tracing
-from gateway.auth import keys
 from shared.traceparent import Context
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

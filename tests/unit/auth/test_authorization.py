@@ -1,6 +1,7 @@
 import pytest
 
-from gateway.auth import authorization, keys
+from gateway import keys
+from gateway.auth import authorization
 from gateway.errors import InvalidKey
 
 KEY = keys.generate("live")[0]

@@ -2,7 +2,7 @@ import uuid
 from dataclasses import dataclass
 
 from gateway.auth.cache import KeyCache
-from gateway.auth.changes import ALL
+from gateway.db.changes import ALL
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from worker.engine.schedule import Schedule
 from worker.engine.scheduler import Scheduler
 from worker.engine.sequence import Account, Sequence
 from worker.engine.service import Service
-from worker.engine.vocabulary import TokenTable
+from worker.models.token_table import TokenTable
 
 EOS, EOT = 0, 1
 _ASCII = [bytes([code]) for code in range(32, 127)]

@@ -25,7 +25,7 @@ from worker.engine.engine import Engine
 from worker.engine.errors import DoesNotFit, InvalidRequest
 from worker.engine.results import RequestTotals
 from worker.engine.service import Service
-from worker.engine.vocabulary import TokenTable
+from worker.models.token_table import TokenTable
 
 HI = [token("h"), token("i")]
 

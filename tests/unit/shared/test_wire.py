@@ -21,3 +21,9 @@ def test_an_older_worker_skips_what_it_does_not_know() -> None:
     assert fields[BEFORE_TRACES:] == ["00-a-b-01", "c=d"]
     newer = msgspec.msgpack.encode([*fields, "of a version to come"])
     assert wire.decode(newer, wire.Job) == traced
+
+
+def test_a_job_counts_its_choices_and_each_prompt_once() -> None:
+    prompts = (wire.pack_ids([1, 2, 3]), wire.pack_ids([2**32 - 1]))
+    two = msgspec.structs.replace(job(), prompts=prompts, n=3)
+    assert (two.choices, two.prompt_tokens) == (6, 4)

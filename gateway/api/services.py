@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.admission.admission import Admission
-from gateway.admission.catalog import Catalog
+from gateway.admission.served_models import ServedModels
 from gateway.api.connections import Connections
 from gateway.api.gate import Gate
 from gateway.metrics import Metrics
@@ -19,7 +19,7 @@ class Services:
     settings: GatewaySettings
     principals: Principals
     database: AsyncEngine  # for administrators, apart from the connections that requests wait for
-    catalog: Catalog
+    served_models: ServedModels
     admission: Admission
     dispatcher: Dispatcher
     gate: Gate

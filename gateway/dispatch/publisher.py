@@ -33,7 +33,7 @@ not.
 """
 
 
-class Publication:
+class Publisher:
     def __init__(self, bus: Bus, queue: JobQueue, tasks: Tasks, limits: DispatchLimits, clock: Clock) -> None:
         self._bus = bus
         self._queue = queue

@@ -1,6 +1,6 @@
 """The models whose cards this gateway has read: their prompt encoders and their rows in Postgres, by card digest.
 
-A model can be served only once it is in the catalog. It stays there when its last worker goes: its name is then known,
+A model can be served only once it is here. It stays when its last worker goes: its name is then known,
 but the model is not ready.
 """
 
@@ -30,7 +30,7 @@ class ServedModel:
     created_s: int  # Unix seconds at which this gateway first saw it
 
 
-class Catalog:
+class ServedModels:
     def __init__(self, register: Register, executor: Executor) -> None:
         self._register = register
         self._executor = executor

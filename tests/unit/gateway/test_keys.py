@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.auth import keys
+from gateway import keys
 
 
 def test_a_new_key_parses_to_what_is_stored_of_it() -> None:

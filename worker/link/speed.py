@@ -32,7 +32,7 @@ class FadingRatio:
 
 
 @dataclass(slots=True)
-class Pace:
+class Speed:
     """Prompts are timed only in steps with at least `prompt_tokens_min` of them. A step's fixed cost would make a few
     tokens look slow, and a request that waits behind many prompts has full steps before it.
     """

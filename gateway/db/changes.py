@@ -20,7 +20,7 @@ Changed = frozenset[uuid.UUID] | Literal["all"]
 
 
 class Changes:
-    """The cursor of one gateway."""
+    """One gateway's position in the feed of changes."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine

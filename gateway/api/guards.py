@@ -4,12 +4,11 @@ from typing import Final
 
 from litestar.types import Scope
 
-from gateway import headers
-from gateway.auth import address
-from gateway.auth.address import Address
+from gateway import address, headers
+from gateway.address import Address
+from gateway.api.services import Services
 from gateway.errors import Forbidden
 from gateway.protocols import Principal
-from gateway.services import Services
 
 INFERENCE: Final = "inference"
 ADMIN: Final = "admin"

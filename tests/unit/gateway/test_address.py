@@ -2,7 +2,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from gateway.auth import address
+from gateway import address
 from gateway.settings import GatewaySettings
 from shared.settings import SettingsError, load
 
