@@ -376,6 +376,6 @@ def executor() -> Iterator[ThreadPoolExecutor]:
 
 async def eventually(condition: Callable[[], bool]) -> None:
     """Wait, bounded, until `condition` holds."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)

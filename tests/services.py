@@ -7,6 +7,7 @@ starts in about 30 ms, which is cheaper than sharing one.
 import asyncio
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -18,21 +19,25 @@ from pathlib import Path
 from cli.embedded import nats, ports, postgres
 from cli.embedded.directory import DataDirectory
 
+_PORT_MIN, _PORTS = 10_000, 10_000  # below those that `forebay up` chooses from by itself
+assert _PORT_MIN + _PORTS <= ports.PORT_MIN
 _given: set[int] = set()
 
-# Which of how many processes the tests are spread over (pytest-xdist) this one is.
+# Which of how many processes the tests are spread over (pytest-xdist) this one is: each has ports of its own.
 _PROCESS = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-_PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+_SHARE = _PORTS // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 
 
-def free_port() -> int:
-    """Never the same twice in a run, and never one of another process: whoever asked first may not listen yet, or may
-    listen there again later.
+def free_port(count: int = 1, apart: int = 1) -> int:
+    """The first of `count` free ports that lie `apart`. Never one twice in a run, and never one of another process:
+    whoever asked first may not listen yet, or may listen there again later.
     """
-    while (port := ports.pick()) in _given or port % _PROCESSES != _PROCESS:
-        pass
-    _given.add(port)
-    return port
+    while True:
+        first = _PORT_MIN + _PROCESS * _SHARE + random.SystemRandom().randrange(_SHARE - apart * (count - 1))
+        wanted = range(first, first + apart * count, apart)
+        if _given.isdisjoint(wanted) and all(ports.is_free(port) for port in wanted):
+            _given.update(wanted)
+            return first
 
 
 class NatsServer:
@@ -52,7 +57,7 @@ class NatsServer:
         )
         with (self.directory / "nats.log").open("ab") as log:
             self.process = subprocess.Popen([nats.program(), "-c", str(config)], stdout=log, stderr=log)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 0.5):
                 return
@@ -66,7 +71,7 @@ class NatsServer:
             self.process.kill()
         else:
             self.process.terminate()
-        self.process.wait(10)
+        self.process.wait(60)
         self.process = None
 
 
@@ -108,7 +113,7 @@ def postgres_server() -> Iterator[str]:
             yield url
         finally:
             process.send_signal(signal.SIGQUIT)
-            process.wait(30)
+            process.wait(60)
 
 
 def database_url(server_url: str, name: str) -> str:

@@ -14,6 +14,7 @@ import nats
 from nats.aio.msg import Msg
 
 from tests.collector import Collector
+from tests.e2e.api import PATIENCE_S
 from tests.e2e.stack import Stack
 
 FOUND_BYTES_MIN = 12  # of the secret: shorter pieces may occur by chance
@@ -58,13 +59,13 @@ def watched(stack: Stack, collector: Collector) -> dict[str, bytes]:
     """Everything that an operator can look at, by name: logs, metrics, the output of commands, spans."""
     found = {path.name: path.read_bytes() for path in logs(stack)}
     for url in (*stack.ops_metrics_urls, *stack.worker_metrics_urls):
-        found[url] = httpx.get(url, trust_env=False).content
+        found[url] = httpx.get(url, trust_env=False, timeout=PATIENCE_S).content
     done = subprocess.run(
         [sys.executable, "-c", LOOK],
         env={**os.environ, **stack.environ},
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=60,
+        timeout=2 * PATIENCE_S,
         check=True,
     )
     found["commands"] = done.stdout + done.stderr
@@ -73,7 +74,7 @@ def watched(stack: Stack, collector: Collector) -> dict[str, bytes]:
 
 def wait_for_trace(collector: Collector, trace: str, *, spans: int) -> None:
     """Until the collector has so many spans of it."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while len(found := [span.name for span in collector.spans if span.trace == trace]) < spans:
         assert time.monotonic() < deadline, found
         time.sleep(0.02)

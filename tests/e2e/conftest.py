@@ -39,8 +39,8 @@ def real_stack() -> Iterator[Stack]:
 
 @pytest.fixture
 def own_stack() -> Iterator[Stack]:
-    """A stack that the test may damage."""
-    with running(env=FAKE) as own:
+    """A stack that the test may damage, with answers that take so long that none ends before it is damaged."""
+    with running(env={**FAKE, "FOREBAY_FAKE_STEP_US": "10000"}) as own:
         yield own
 
 

@@ -23,10 +23,12 @@ from gateway.db.catalogue import Limits
 from tests.services import free_port
 
 START_SECONDS_MAX = 120
-STOP_SECONDS_MAX = 60
+STOP_SECONDS_MAX = 120
 
 
-def forebay(*args: str, env: dict[str, str] | None = None, seconds_max: float = 60) -> subprocess.CompletedProcess[str]:
+def forebay(
+    *args: str, env: dict[str, str] | None = None, seconds_max: float = 120
+) -> subprocess.CompletedProcess[str]:
     """Run the command as a user would, without what the caller's shell has set for it."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("FOREBAY_", "OPENAI_"))}
     return subprocess.run(
@@ -38,16 +40,6 @@ def forebay(*args: str, env: dict[str, str] | None = None, seconds_max: float = 
         timeout=seconds_max,
         check=False,
     )
-
-
-def ports_apart(count: int, stride: int) -> int:
-    """The first of `count` free ports that lie `stride` apart."""
-    from cli.embedded.ports import is_free
-
-    while True:
-        first = free_port()
-        if all(is_free(first + stride * index) for index in range(count)):
-            return first
 
 
 @dataclass
@@ -158,9 +150,9 @@ def running(*, gateways: int = 1, workers: int = 1, env: dict[str, str] | None =
             directory=DataDirectory(Path(folder) / "data"),
             gateways=gateways,
             workers=workers,
-            port=ports_apart(gateways, 1),
-            ops_port=ports_apart(gateways, 100),
-            metrics_port=ports_apart(workers, 1),
+            port=free_port(gateways),
+            ops_port=free_port(gateways, 100),
+            metrics_port=free_port(workers),
         )
         settings = {
             "FOREBAY_RUNNER": "fake",

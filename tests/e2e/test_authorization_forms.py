@@ -11,7 +11,7 @@ from tests.e2e.api import Api, assert_error, raw_exchange, status_of
 
 def models(api: Api, authorization: str | None) -> httpx.Response:
     headers = {} if authorization is None else {"Authorization": authorization}
-    return httpx.get(api.base_url + "/models", headers=headers, trust_env=False)
+    return api.client.get(api.base_url + "/models", headers=headers)
 
 
 def raw_status(api: Api, *authorization: bytes) -> int:
@@ -61,9 +61,9 @@ def test_bytes_above_ascii_and_enormous_headers_are_refused(api: Api) -> None:
 
 def test_keys_in_the_query_do_not_count(api: Api) -> None:
     for name in ("api_key", "key"):
-        assert_error(httpx.get(f"{api.base_url}/models?{name}={api.key}", trust_env=False), 401)
+        assert_error(api.client.get(f"{api.base_url}/models?{name}={api.key}"), 401)
 
 
 def test_authentication_comes_before_the_body(api: Api) -> None:
-    answer = httpx.post(api.base_url + "/chat/completions", content=b"{not json", trust_env=False)
+    answer = api.client.post(api.base_url + "/chat/completions", content=b"{not json")
     assert_error(answer, 401)

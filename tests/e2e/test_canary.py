@@ -15,7 +15,7 @@ import pytest
 
 from gateway import keys
 from tests.collector import Collector
-from tests.e2e.api import MODEL, Api, chat_body, new_client
+from tests.e2e.api import MODEL, PATIENCE_S, Api, chat_body, new_client
 from tests.e2e.canary import Overheard, kept_by_nats, logs, overhearing, rows_with, shows, wait_for_trace, watched
 from tests.e2e.conftest import COLLECTOR_TOKEN
 from tests.e2e.stack import Stack
@@ -185,7 +185,7 @@ async def say(stack: Stack, said: Said) -> tuple[list[httpx.Response], Overheard
     """The answers to all bodies and, last, to the first of them streamed; and what NATS showed of them."""
     url, key = f"{stack.base_urls[0]}/chat/completions", {"Authorization": f"Bearer {stack.acme_key}"}
     bodies = [*said.bodies(), said.body(stream=True)]
-    async with overhearing(stack) as heard, httpx.AsyncClient(timeout=60, trust_env=False) as client:
+    async with overhearing(stack) as heard, httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as client:
         sent = [body if isinstance(body, bytes) else json.dumps(body).encode() for body in bodies]
         return [await client.post(url, content=body, headers={**key, **said.headers}) for body in sent], heard
 
@@ -197,7 +197,7 @@ def test_request_and_trace_stand_in_the_logs_of_both_programs(stack: Stack, coll
     assert {span.service for span in collector.spans if span.trace == trace} == {"forebay-gateway", "forebay-worker"}
     ends = {"gateway-0.log": {"request.finished"}, "worker-0.log": {"attempt.ended"}}
     told: dict[str, list[dict]] = {}
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while not ends.keys() <= told.keys():  # a line comes after the spans
         assert time.monotonic() < deadline, told
         time.sleep(0.05)

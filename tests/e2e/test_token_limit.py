@@ -8,15 +8,15 @@ import time
 import httpx
 import pytest
 
-from tests.e2e.api import Api, chat_body, force
+from tests.e2e.api import MODEL, Api, chat_body, force, wait_for
 from tests.e2e.stack import Stack
 
 
-def send_together(apis: list[Api], body: dict, count: int) -> list[httpx.Response]:
+def send_together(apis: list[Api], path: str, body: dict, count: int) -> list[httpx.Response]:
     gateways = itertools.cycle(apis)
 
     def one(index: int, api: Api) -> httpx.Response:
-        return api.post("/chat/completions", {**body, "stream": index % 2 == 0})
+        return api.post(path, {**body, "stream": index % 2 == 0})
 
     with concurrent.futures.ThreadPoolExecutor(count) as pool:
         return list(pool.map(one, range(count), [next(gateways) for _ in range(count)]))
@@ -30,13 +30,12 @@ def limited(stack: Stack) -> list[Api]:
 
 
 def test_the_sum_over_two_gateways_is_exact(limited: list[Api], abc_token: int) -> None:
-    body = chat_body("x", max_tokens=50, **force(abc_token))
-    answers = send_together(limited, body, 20)
+    body = {"model": MODEL, "prompt": [100] * 50, "max_tokens": 50, **force(abc_token)}
+    answers = send_together(limited, "/completions", body, 20)
     admitted = [answer for answer in answers if answer.status_code == 200]
     refused = [answer for answer in answers if answer.status_code == 429]
     assert len(admitted) + len(refused) == 20
-    # a reservation is the prompt (about 30 tokens) + 50, so exactly two fit into 200; a third would need a refill
-    # of 40 tokens, which takes 12 s.
+    # Each reserves, and uses, 100 of 200 tokens; a third would need a refill of 100, which takes 30 s.
     assert len(admitted) == 2
     for answer in refused:
         error = answer.json()["error"]
@@ -47,10 +46,8 @@ def test_the_sum_over_two_gateways_is_exact(limited: list[Api], abc_token: int) 
 
 def until_settled(stack: Stack) -> None:
     """An answer waits 50 ms for its settlement, which on a busy machine takes longer."""
-    deadline = time.monotonic() + 10
-    while stack.query("SELECT FROM inflight WHERE state <> 'settled'"):
-        assert time.monotonic() < deadline, "a reservation of nobody's stays open"
-        time.sleep(0.02)
+    unsettled = "SELECT FROM inflight WHERE state <> 'settled'"
+    wait_for(lambda: not stack.query(unsettled), what="no reservation is open")
 
 
 def test_what_was_reserved_but_not_used_is_returned(stack: Stack, limited: list[Api], abc_token: int) -> None:
@@ -70,15 +67,14 @@ def test_a_request_above_the_whole_bucket_can_never_pass(limited: list[Api]) -> 
 
 
 def test_waiting_as_long_as_told_is_enough(stack: Stack) -> None:
-    """3,000 tokens a minute refill 50 a second: the wait is short enough to be taken at its word."""
-    api = Api(stack.base_urls[0], stack.create_tenant(rpm=None, tpm=3_000))
-    assert (
-        api.complete([100] * 2_900, max_tokens=1).status_code == 200
-    )  # a long prompt takes no time, long output would
-    refused = api.complete([100] * 400, max_tokens=1)
-    assert refused.status_code == 429
-    time.sleep(int(refused.headers["retry-after-ms"]) / 1000)
-    assert api.complete([100] * 400, max_tokens=1).status_code == 200
+    """6,000 tokens a minute refill 100 a second: the wait is short enough to be taken at its word."""
+    api = Api(stack.base_urls[0], stack.create_tenant(rpm=None, tpm=6_000))
+    asked = {"prompt": [100] * 199, "max_tokens": 1}  # a long prompt takes no time, long output would
+    while (answer := api.complete(**asked)).status_code == 200:  # also what was refilled meanwhile
+        pass
+    assert answer.status_code == 429
+    time.sleep(int(answer.headers["retry-after-ms"]) / 1000)
+    assert api.complete(**asked).status_code == 200
 
 
 def test_zero_is_none_and_null_is_unlimited(stack: Stack) -> None:
@@ -89,6 +85,6 @@ def test_zero_is_none_and_null_is_unlimited(stack: Stack) -> None:
 
 
 def test_one_tenant_s_flood_is_not_another_s(limited: list[Api], api: Api) -> None:
-    answers = send_together(limited, chat_body("x", max_tokens=60), 10)
+    answers = send_together(limited, "/chat/completions", chat_body("x", max_tokens=60), 10)
     assert any(answer.status_code == 429 for answer in answers)
     assert api.chat().status_code == 200

@@ -1,4 +1,8 @@
-"""A fleet inside the test's event loop: real NATS, engine, link and dispatcher; only the model is a fake."""
+"""A fleet inside the test's event loop: real NATS, engine, link and dispatcher; only the model is a fake.
+
+What is not under test is waited for with patience: on a machine that stands still for seconds, nobody may give up what
+would have come. A test of a limit sets it by itself.
+"""
 
 import asyncio
 import contextlib
@@ -26,6 +30,7 @@ from worker.link.limits import LinkLimits
 from worker.link.link import Link
 from worker.models.token_table import TokenTable
 
+PATIENCE_S = 60.0
 VOCAB = TokenTable(tuple(bytes([65 + i % 26]) for i in range(64)), eos_ids=frozenset({0}))
 CONTEXT = 4096
 
@@ -136,7 +141,7 @@ class Fleet:
 
 @contextlib.asynccontextmanager
 async def fleet(url: str, **limits: float) -> AsyncIterator[Fleet]:
-    members = Fleet(url, LinkLimits(**limits))
+    members = Fleet(url, LinkLimits(**{"bill_timeout_s": PATIENCE_S, "ensure_s": PATIENCE_S, **limits}))
     try:
         yield members
     finally:
@@ -147,11 +152,13 @@ async def fleet(url: str, **limits: float) -> AsyncIterator[Fleet]:
 
 @contextlib.asynccontextmanager
 async def gateway(url: str, *, clock: Clock | None = None, **limits: float) -> AsyncIterator[Dispatcher]:
-    async with Dispatcher(url, limits=DispatchLimits(**limits), clock=clock) as dispatcher:
+    patient = dict.fromkeys(("no_worker_s", "nats_wait_s", "nats_outage_s", "leave_wait_s"), PATIENCE_S)
+    patient |= {"unseen_s": 20.0, "repeat_s": 20.0}
+    async with Dispatcher(url, limits=DispatchLimits(**{**patient, **limits}), clock=clock) as dispatcher:
         yield dispatcher
 
 
-async def until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.01)
@@ -191,20 +198,30 @@ def job(
         n=n,
         sampling=wire.Sampling(max_tokens=max_tokens, **sampling),
         cache_salt=tenant.encode(),
-        wait_ms=5_000,
+        wait_ms=60_000,
         run_ms=60_000,
     )
 
 
 @contextlib.asynccontextmanager
 async def opened(
-    dispatcher: Dispatcher, wanted: wire.Job, *, wait_s: float = 5.0, run_s: float = 60.0, **terms: float | None
+    dispatcher: Dispatcher, wanted: wire.Job, *, wait_s: float = PATIENCE_S, run_s: float = 60.0, **terms: float | None
 ) -> AsyncGenerator[RequestStream]:
     stream = await dispatcher.open(wanted, pool="default", terms=Terms(wait_s=wait_s, **terms), run_s=run_s)
     try:
         yield stream
     finally:
         await stream.leave()
+
+
+async def published(dispatcher: Dispatcher, count: int, *, tier: int = 0) -> None:
+    """Until so many of the tier's open jobs have been put into their queue."""
+
+    def put() -> int:
+        attempts = dispatcher._inbox.attempts()
+        return sum(attempt.sequence is not None for attempt in attempts if attempt.job.tier == tier)
+
+    await until(lambda: put() >= count)
 
 
 async def read(stream: RequestStream) -> list[wire.Chunk]:
@@ -214,7 +231,7 @@ async def read(stream: RequestStream) -> list[wire.Chunk]:
     return found
 
 
-async def usage(url: str, *, expected: int, timeout_s: float = 10.0) -> list[wire.UsageEvent]:
+async def usage(url: str, *, expected: int, timeout_s: float = PATIENCE_S) -> list[wire.UsageEvent]:
     """Every usage event in the stream: waits until there are `expected`, and then a moment for any surplus ones."""
     client = await nats.connect(url)
     try:

@@ -8,7 +8,7 @@ import pytest
 from gateway.errors import RequestFailed
 from shared import subjects
 from tests import services
-from tests.integration.fleet import CONTEXT, fleet, gateway, job, opened, read, ready, tokens, until, usage
+from tests.integration.fleet import CONTEXT, PATIENCE_S, fleet, gateway, job, opened, read, ready, tokens, until, usage
 
 
 async def test_leaving_a_running_request_frees_its_blocks_and_bills_what_ran(nats_server: services.NatsServer) -> None:
@@ -58,7 +58,7 @@ async def test_a_reader_that_leaves_while_its_job_is_being_published_loses_nothi
         asked = [job(dispatcher, max_tokens=CONTEXT) for _ in range(20)]
         for number, wanted in enumerate(asked):
             task = asyncio.create_task(_read_all(dispatcher, wanted))
-            for _ in range(number):  # a little later each time: in the middle of every stage
+            for _ in range(1 + number):  # a little later each time: in the middle of every stage
                 await asyncio.sleep(0)
             await asyncio.sleep(0.0002 * number)
             task.cancel()
@@ -67,17 +67,14 @@ async def test_a_reader_that_leaves_while_its_job_is_being_published_loses_nothi
         await until(lambda: dispatcher.open_attempts == 0)
         await until(lambda: len(worker.link.custody.attempts) == 0)
         assert worker.link.custody.stats.blocks_free == worker.link.custody.stats.blocks_total
-        opened_ids = {wanted.request for wanted in asked}
-        events = await usage(nats_server.url, expected=0)
-        assert len({event.request for event in events}) == len(events), "billed twice"
+        events = await usage(nats_server.url, expected=20)
+        assert sorted(event.request for event in events) == sorted(wanted.request for wanted in asked)
         assert {event.finish for event in events} == {"cancelled"}, "not known where it was"
-        # A task that was cancelled before its first step never opened anything; all others have one bill.
-        assert opened_ids - {event.request for event in events} <= {asked[0].request}
 
 
 async def test_a_reader_that_does_not_read_is_cancelled(nats_server: services.NatsServer) -> None:
-    async with fleet(nats_server.url) as workers, gateway(nats_server.url, reader_bytes_max=2_000) as dispatcher:
-        workers.start(step_us=200)
+    async with fleet(nats_server.url) as workers, gateway(nats_server.url, reader_bytes_max=500) as dispatcher:
+        workers.start()
         await ready(dispatcher)
         async with opened(dispatcher, job(dispatcher, max_tokens=CONTEXT)) as stream:
             await until(lambda: stream.end is not None)
@@ -106,7 +103,7 @@ async def test_a_lagging_reader_gets_everything_in_fewer_pieces(nats_server: ser
 
 async def until_queued(dispatcher, count: int) -> None:
     name = subjects.jobs_stream_name("default", 0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while (await dispatcher.bus.jetstream().stream_info(name)).state.messages != count:
             await asyncio.sleep(0.01)
 

@@ -7,18 +7,19 @@ import msgspec
 import pytest
 
 from gateway.dispatch.dispatcher import Dispatcher
+from gateway.dispatch.terms import Terms
 from gateway.errors import DeadlineExceeded
 from shared import subjects, wire
 from shared.jobs import JobQueue
 from tests import services
-from tests.integration.fleet import CONTEXT, fleet, gateway, job, opened, read, ready, tokens, usage
+from tests.integration.fleet import CONTEXT, PATIENCE_S, fleet, gateway, job, opened, read, ready, tokens, until, usage
 
 
 async def queued(dispatcher: Dispatcher, wanted: wire.Job) -> int:
     """The sequence number of a job that lies in its queue."""
     queue = JobQueue(dispatcher.bus)
     subject = subjects.job_subject("default", wanted.tier, wanted.tenant)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             with contextlib.suppress(Exception):
                 if (found := await queue.oldest("default", wanted.tier, subject)) is not None:
@@ -45,7 +46,7 @@ async def test_a_job_is_shed_when_its_client_gives_up_and_never_reaches_a_worker
 
 
 async def test_a_job_that_a_worker_claims_at_the_deadline_is_served(nats_server: services.NatsServer) -> None:
-    """The worker is played: it takes the job before the deadline and says so after it."""
+    """The worker is played: it takes the job before the deadline, which the test brings about, and says so after it."""
     async with fleet(nats_server.url) as workers, gateway(nats_server.url, no_worker_s=60) as dispatcher:
         real = workers.start()
         await ready(dispatcher)
@@ -53,14 +54,16 @@ async def test_a_job_that_a_worker_claims_at_the_deadline_is_served(nats_server:
         wanted = msgspec.structs.replace(job(dispatcher), card="of-nobody")
 
         async def ask() -> list[int]:
-            async with opened(dispatcher, wanted, wait_s=0.5) as stream:
+            async with opened(dispatcher, wanted) as stream:
                 return tokens(await read(stream))
 
         async with asyncio.TaskGroup() as group:
             asking = group.create_task(ask())
             sequence = await queued(dispatcher, wanted)
             assert await JobQueue(dispatcher.bus).take("default", 0, sequence) == "taken"
-            await asyncio.sleep(0.6)
+            [attempt] = dispatcher._inbox.attempts()
+            dispatcher._shed(attempt, Terms(wait_s=PATIENCE_S))
+            await until(lambda: attempt.unseen_since is not None)  # it was not in its queue any more
             assert not asking.done(), "it was given up though somebody has it"
             said = (
                 wire.Accepted(request=wanted.request, attempt=1),

@@ -1,6 +1,7 @@
 """A request from `open` to its bill, through a real nats-server and a real engine."""
 
 import asyncio
+import threading
 
 import msgspec
 import pytest
@@ -10,7 +11,7 @@ from gateway.errors import BodyTooLarge, DeadlineExceeded, InvalidRequest, Reque
 from shared import subjects, wire
 from shared.jobs import ensure_stream
 from tests import services
-from tests.integration.fleet import CONTEXT, fleet, gateway, job, opened, read, ready, tokens, until, usage
+from tests.integration.fleet import CONTEXT, PATIENCE_S, fleet, gateway, job, opened, read, ready, tokens, until, usage
 
 
 async def test_answer_arrives_whole_and_is_billed(nats_server: services.NatsServer) -> None:
@@ -65,8 +66,9 @@ async def test_an_end_does_not_wait_for_ever_for_its_bill(nats_server: services.
 
 
 async def test_many_requests_share_steps_and_leave_nothing_behind(nats_server: services.NatsServer) -> None:
-    async with fleet(nats_server.url) as workers, gateway(nats_server.url) as dispatcher:
-        worker = workers.start(step_us=20_000)
+    async with fleet(nats_server.url, step_slow_s=PATIENCE_S) as workers, gateway(nats_server.url) as dispatcher:
+        go = threading.Event()
+        worker = workers.start(sleep=lambda _: go.wait(PATIENCE_S))
         await ready(dispatcher)
         widths: list[int] = []
         worker.link.custody.on_step = lambda _: widths.append(worker.link.custody.stats.running)
@@ -76,9 +78,12 @@ async def test_many_requests_share_steps_and_leave_nothing_behind(nats_server: s
             async with opened(dispatcher, wanted) as stream:
                 return len(tokens(await read(stream)))
 
-        lengths = await asyncio.gather(*(ask(number) for number in range(40)))
+        asking = [asyncio.create_task(ask(number)) for number in range(40)]
+        await until(lambda: len(worker.link.custody.attempts) == 40)  # during the first step
+        go.set()
+        lengths = await asyncio.gather(*asking)
         assert lengths == [10 + number for number in range(40)]
-        assert max(widths) > 20
+        assert max(widths) == 40
         await until(lambda: worker.link.custody.stats.blocks_free == worker.link.custody.stats.blocks_total)
         events = await usage(nats_server.url, expected=40)
         assert sum(event.completion_tokens for event in events) == sum(lengths)
@@ -221,7 +226,10 @@ async def test_two_gateways_each_get_their_own_answers(nats_server: services.Nat
 
 
 async def test_work_that_could_not_be_billed_is_not_begun(nats_server: services.NatsServer) -> None:
-    async with fleet(nats_server.url) as workers, gateway(nats_server.url, backlog_check_s=0.05) as dispatcher:
+    async with (
+        fleet(nats_server.url, bill_timeout_s=0.2) as workers,
+        gateway(nats_server.url, backlog_check_s=0.05) as dispatcher,
+    ):
         workers.start()
         await ready(dispatcher)
         jetstream = dispatcher.bus.jetstream()
@@ -230,7 +238,7 @@ async def test_work_that_could_not_be_billed_is_not_begun(nats_server: services.
         small.max_bytes = 2_000
         await jetstream.add_stream(small)
         with pytest.raises(Unavailable, match="Usage"):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 while True:
                     async with opened(dispatcher, job(dispatcher)) as stream:
                         await read(stream)

@@ -11,7 +11,7 @@ from tests.integration.fleet import CONTEXT, fleet, gateway, job, opened, read, 
 
 async def test_a_draining_worker_finishes_what_runs_and_claims_no_more(nats_server: services.NatsServer) -> None:
     async with fleet(nats_server.url) as workers, gateway(nats_server.url) as dispatcher:
-        leaving = workers.start(step_us=5_000)
+        leaving = workers.start(step_us=5_000, drain_s=60)
         await ready(dispatcher)
         async with opened(dispatcher, job(dispatcher, max_tokens=100)) as stream:
             await stream.next()

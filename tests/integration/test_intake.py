@@ -28,14 +28,14 @@ async def test_however_often_it_is_woken_it_looks_everywhere_now_and_then(nats_s
     service, clock = Service(), HandClock()
     claimed: list[str] = []
     async with Bus(nats_server.url, name="w1", role="worker") as bus:
-        await bus.wait_ready(10)
+        await bus.wait_ready(60)
         # A queue that wakes nobody: the test does.
         await ensure_stream(bus, dataclasses.replace(subjects.jobs_stream("default", 0), republish=None))
         queue = JobQueue(bus)
 
         async def put(tenant: str) -> None:
             data = wire.encode(msgspec.structs.replace(job(), tenant=tenant))
-            await queue.publish(publication("default", 0, tenant, data, msg_id=tenant, ttl_s=60), timeout_s=5)
+            await queue.publish(publication("default", 0, tenant, data, msg_id=tenant, ttl_s=60), timeout_s=60)
 
         async def wake(tenant: str) -> None:
             """As the server republishes what lies in the queue; of a tenant who has nothing there, of what is gone."""

@@ -8,18 +8,19 @@ from shared import subjects
 from shared.bus import Bus, BusTooLarge
 from shared.jobs import JobQueue, QueueMissing, QueueRefused, publication
 from tests import services
+from tests.integration.fleet import until
 
 
 async def connected(url: str) -> Bus:
     bus = Bus(url, name="test", role="gateway")
     await bus.__aenter__()
-    await bus.wait_ready(10)
+    await bus.wait_ready(60)
     return bus
 
 
 async def publish(queue: JobQueue, tenant: str, number: int, data: bytes = b"job") -> int:
     return await queue.publish(
-        publication("default", 0, tenant, data, msg_id=f"{tenant}:{number}", ttl_s=60), timeout_s=2
+        publication("default", 0, tenant, data, msg_id=f"{tenant}:{number}", ttl_s=60), timeout_s=30
     )
 
 
@@ -37,7 +38,7 @@ async def test_a_job_is_taken_exactly_once(nats_server: services.NatsServer) -> 
 
 async def test_the_two_ways_of_being_full_are_told_apart(nats_server: services.NatsServer) -> None:
     async with Bus(nats_server.url, name="test", role="gateway") as bus:
-        await bus.wait_ready(10)
+        await bus.wait_ready(60)
         queue = JobQueue(bus)
         config = subjects.jobs_stream("default", 0)
         config.max_msgs, config.max_msgs_per_subject = 5, 3
@@ -61,7 +62,7 @@ async def test_the_two_ways_of_being_full_are_told_apart(nats_server: services.N
 
 async def test_publishing_again_after_a_lost_answer_stores_nothing_twice(nats_server: services.NatsServer) -> None:
     async with Bus(nats_server.url, name="test", role="gateway") as bus:
-        await bus.wait_ready(10)
+        await bus.wait_ready(60)
         queue = JobQueue(bus)
         await queue.ensure("default", 0)
         first = await publish(queue, "tenant", 1)
@@ -71,7 +72,7 @@ async def test_publishing_again_after_a_lost_answer_stores_nothing_twice(nats_se
 
 async def test_looking_counts_by_tenant_and_reads_the_oldest(nats_server: services.NatsServer) -> None:
     async with Bus(nats_server.url, name="test", role="gateway") as bus:
-        await bus.wait_ready(10)
+        await bus.wait_ready(60)
         queue = JobQueue(bus)
         await queue.ensure("default", 0)
         for number, tenant in enumerate(["one", "two", "one", "two", "one"]):
@@ -89,15 +90,15 @@ async def test_looking_counts_by_tenant_and_reads_the_oldest(nats_server: servic
 
 async def test_a_sequence_from_before_a_restart_names_nothing(nats_server: services.NatsServer) -> None:
     async with Bus(nats_server.url, name="test", role="gateway") as bus:
-        await bus.wait_ready(10)
+        await bus.wait_ready(60)
         queue = JobQueue(bus)
         await queue.ensure("default", 0)
         old = await publish(queue, "tenant", 1)
         assert await queue.presence("default", 0, old) == "queued"
         nats_server.stop(kill=True)
+        await until(lambda: not bus.ready)
         nats_server.start()
-        await asyncio.sleep(0.1)
-        await bus.wait_ready(10)
+        await bus.wait_ready(60)
         assert await queue.presence("default", 0, old) == "forgotten"
         await queue.ensure("default", 0)
         new = await publish(queue, "tenant", 2)
@@ -109,7 +110,7 @@ async def test_a_sequence_from_before_a_restart_names_nothing(nats_server: servi
 
 async def test_a_missing_stream_and_a_message_that_is_too_large_are_named(nats_server: services.NatsServer) -> None:
     async with Bus(nats_server.url, name="test", role="gateway") as bus:
-        await bus.wait_ready(10)
+        await bus.wait_ready(60)
         queue = JobQueue(bus)
         with pytest.raises(QueueMissing):
             await publish(queue, "tenant", 1)

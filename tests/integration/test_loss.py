@@ -38,7 +38,7 @@ async def test_a_worker_that_freezes_is_lost_and_what_it_says_later_counts_for_n
     nats_server: services.NatsServer,
 ) -> None:
     async with fleet(nats_server.url) as workers, gateway(nats_server.url) as dispatcher:
-        worker = workers.start()
+        worker = workers.start(step_us=5_000)
         await ready(dispatcher)
         frozen = asyncio.Event()
 
@@ -69,7 +69,7 @@ async def test_a_lost_frame_is_noticed(nats_server: services.NatsServer, *, reco
             nats_server.stop()
             await until(lambda: not dispatcher.bus.ready)
             nats_server.start()
-            await dispatcher.bus.wait_ready(10)
+            await dispatcher.bus.wait_ready(60)
             await ready(dispatcher)
         add = worker.link.outbox.add
 
@@ -138,8 +138,8 @@ async def test_two_workers_with_one_attempt_the_first_one_owns_it(nats_server: s
 
 async def test_a_silent_gateway_has_its_requests_aborted_and_billed(nats_server: services.NatsServer) -> None:
     async with fleet(nats_server.url, gateway_silence_s=0.6, beat_s=0.05) as workers:
-        async with gateway(nats_server.url) as dispatcher:
-            worker = workers.start()
+        async with gateway(nats_server.url, beat_s=0.05) as dispatcher:
+            worker = workers.start(step_us=5_000)
             await ready(dispatcher)
             async with opened(dispatcher, job(dispatcher, max_tokens=CONTEXT)) as stream:
                 await stream.next()
@@ -156,9 +156,9 @@ async def test_a_job_that_left_its_queue_and_shows_up_nowhere_is_lost(nats_serve
         gateway(nats_server.url, clock=OwnEpoch(), unseen_s=0.5) as dispatcher,
         Bus(nats_server.url, name="thief", role="worker") as bus,
     ):
-        worker = workers.start(sequences_max=1)
+        worker = workers.start(sequences_max=1, step_us=5_000)
         await ready(dispatcher)
-        await bus.wait_ready(5)
+        await bus.wait_ready(60)
         queue = JobQueue(bus)
         async with opened(dispatcher, job(dispatcher, max_tokens=CONTEXT)) as blocker:
             await blocker.next()

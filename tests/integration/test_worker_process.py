@@ -54,7 +54,7 @@ class WorkerProcess:
 
     def get(self, path: str) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -66,7 +66,7 @@ class WorkerProcess:
 
     def close(self) -> None:
         self.process.kill()
-        self.process.communicate(timeout=10)
+        self.process.communicate(timeout=60)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def worker(nats_server: services.NatsServer) -> Iterator[WorkerProcess]:
 
 async def test_it_serves_reports_and_drains(nats_server: services.NatsServer, worker: WorkerProcess) -> None:
     async with gateway(nats_server.url) as dispatcher:
-        await until(dispatcher.fleet.models, 60)
+        await until(dispatcher.fleet.models, 120)
         await ready(dispatcher)
         [info] = dispatcher.fleet.models()
         model = dispatcher.fleet.card(MODEL)
@@ -87,20 +87,22 @@ async def test_it_serves_reports_and_drains(nats_server: services.NatsServer, wo
         assert await asyncio.to_thread(worker.get, "/healthz/ready") == (200, "ok\n")
         assert await asyncio.to_thread(worker.get, "/healthz/live") == (200, "ok\n")
         assert (await asyncio.to_thread(worker.get, "/nothing"))[0] == 404
-        async with opened(dispatcher, job(dispatcher, model=MODEL, max_tokens=200)) as stream:
+        async with opened(dispatcher, job(dispatcher, model=MODEL, max_tokens=5_000)) as stream:
             await stream.next()
             assert await asyncio.to_thread(worker.metric, "forebay_sequences_running") == 1
+        async with opened(dispatcher, job(dispatcher, model=MODEL, max_tokens=200)) as stream:
+            await stream.next()
             worker.process.send_signal(signal.SIGTERM)
             await read(stream)
         assert stream.completion_tokens == 200
-        assert await asyncio.to_thread(worker.process.wait, 20) == 0
-        [event] = await usage(nats_server.url, expected=1)
-        assert (event.finish, event.completion_tokens) == ("length", 200)
+        assert await asyncio.to_thread(worker.process.wait, 60) == 0
+        [left, whole] = await usage(nats_server.url, expected=2)
+        assert (left.finish, whole.finish, whole.completion_tokens) == ("cancelled", "length", 200)
 
 
 async def test_its_metrics_add_up(nats_server: services.NatsServer, worker: WorkerProcess) -> None:
     async with gateway(nats_server.url) as dispatcher:
-        await until(dispatcher.fleet.models, 60)
+        await until(dispatcher.fleet.models, 120)
         asked = [job(dispatcher, model=MODEL, max_tokens=10, prompt=7) for _ in range(5)]
         await asyncio.gather(*(_ask(dispatcher, wanted) for wanted in asked))
 
@@ -119,7 +121,7 @@ async def test_sigkill_ends_its_streams_with_one_error_and_one_bill(
     nats_server: services.NatsServer, worker: WorkerProcess
 ) -> None:
     async with gateway(nats_server.url) as dispatcher:
-        await until(dispatcher.fleet.models, 60)
+        await until(dispatcher.fleet.models, 120)
         got = 0
         with pytest.raises(WorkerLost):
             async with opened(dispatcher, job(dispatcher, model=MODEL, max_tokens=2000)) as stream:
@@ -136,7 +138,7 @@ async def test_a_frozen_process_that_wakes_up_stops_working_for_nobody(
     nats_server: services.NatsServer, worker: WorkerProcess
 ) -> None:
     async with gateway(nats_server.url) as dispatcher:
-        await until(dispatcher.fleet.models, 60)
+        await until(dispatcher.fleet.models, 120)
         with pytest.raises(WorkerLost):
             async with opened(dispatcher, job(dispatcher, model=MODEL, max_tokens=2000)) as stream:
                 await stream.next()
@@ -144,7 +146,7 @@ async def test_a_frozen_process_that_wakes_up_stops_working_for_nobody(
                 await read(stream)
         worker.process.send_signal(signal.SIGCONT)
         await until(dispatcher.fleet.models)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while await asyncio.to_thread(worker.metric, "forebay_sequences_running"):
                 await asyncio.sleep(0.05)
         await _ask(dispatcher, job(dispatcher, model=MODEL))
@@ -158,7 +160,7 @@ async def test_a_process_whose_engine_hangs_says_so_and_still_leaves_when_told(
     settings = {"FAKE_STEP_US": 10**9, "STEP_S_MAX": 0.5, "DRAIN_S": 0}
     async with gateway(nats_server.url) as dispatcher:
         with contextlib.closing(WorkerProcess(nats_server.url, **settings)) as worker:
-            await until(dispatcher.fleet.models, 60)
+            await until(dispatcher.fleet.models, 120)
             with pytest.raises(WorkerLost):
                 await _ask(dispatcher, job(dispatcher, model=MODEL))
             for path in ("/healthz/live", "/healthz/ready"):
@@ -166,16 +168,16 @@ async def test_a_process_whose_engine_hangs_says_so_and_still_leaves_when_told(
             assert await asyncio.to_thread(worker.metric, "forebay_engine_healthy") == 0
             assert await asyncio.to_thread(worker.metric, "forebay_engine_step_age_seconds") > 0.5
             worker.process.send_signal(signal.SIGTERM)
-            assert await asyncio.to_thread(worker.process.wait, 30) == 0
+            assert await asyncio.to_thread(worker.process.wait, 60) == 0
 
 
 async def test_a_process_whose_device_has_failed_says_so_and_ends(nats_server: services.NatsServer) -> None:
     async with gateway(nats_server.url) as dispatcher:
         with contextlib.closing(WorkerProcess(nats_server.url, program=DYING + PROGRAM)) as worker:
-            await until(dispatcher.fleet.models, 60)
+            await until(dispatcher.fleet.models, 120)
             with pytest.raises(WorkerLost):
                 await _ask(dispatcher, job(dispatcher, model=MODEL, max_tokens=2000))
-            _, text = await asyncio.to_thread(worker.process.communicate, timeout=30)
+            _, text = await asyncio.to_thread(worker.process.communicate, timeout=60)
             assert worker.process.returncode == 1
             assert text.strip().splitlines()[-1] == "forebay worker: the device cuda:0 has failed"
         [event] = await usage(nats_server.url, expected=1)
@@ -196,7 +198,7 @@ def test_a_worker_that_cannot_start_says_why_in_one_sentence(
     nats_server: services.NatsServer, settings: dict[str, object], told: str
 ) -> None:
     with contextlib.closing(WorkerProcess(nats_server.url, **settings)) as process:
-        _, text = process.process.communicate(timeout=60)
+        _, text = process.process.communicate(timeout=120)
         assert process.process.returncode == 1
         last = text.strip().splitlines()[-1]
         assert last.startswith("forebay worker: ")
