@@ -2,7 +2,8 @@
 
 In newer files `rope_parameters` has everything, including `rope_theta`. Older files have `rope_theta` and
 `rope_scaling`, whose kind is `rope_type` or, older still, `type`. `original_max_position_embeddings` may stand in
-either place; if it is in both, the outer one counts, as in the `transformers` library.
+either place; if it is in both, the outer one counts, as in the `transformers` library. A factor without a kind is
+refused: `transformers` 5 only warns, and serves a stretched model as if it had not been stretched.
 """
 
 from worker.models.errors import ModelFileError
@@ -34,6 +35,8 @@ def _scaling(fields: Fields, inner: Fields, positions: int) -> Scaling | None:
     kind = inner.text("rope_type", older)
     if inner.has("type") and kind != older:
         raise ModelFileError(f"{inner.place}: rope_type is {kind!r} and type is {older!r}")
+    if not (inner.has("rope_type") or inner.has("type")) and inner.number("factor", 1.0) != 1:
+        raise ModelFileError(f"{inner.place}: field factor is {inner.values['factor']}, but no rope_type says of what")
     match kind:
         case "default":
             return None

@@ -158,6 +158,8 @@ def test_windows(fields, windows):
         ({"num_local_experts": 8}, "num_local_experts"),
         ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "rope_scaling: not supported: 'longrope'"),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling: field factor is missing"),
+        ({"rope_scaling": {"factor": 2.0}}, "rope_scaling: field factor is 2.0, but no rope_type"),
+        ({"rope_parameters": {"factor": 8, "type": None}}, "rope_parameters: field factor is 8, but no rope_type"),
         ({"rope_scaling": {"type": "linear", "factor": 0.5}}, "field factor is 0.5"),
         ({"rope_scaling": {"type": "linear", "factor": "2"}}, "field factor is '2'"),
         ({"rope_scaling": "linear"}, "field rope_scaling is 'linear'"),
