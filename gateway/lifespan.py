@@ -80,7 +80,10 @@ class Gateway:
         )
         self._metrics.watch_workers(self._dispatcher.fleet.states)
         self._metrics.watch_ledger(self._ledger)
-        self._metrics.watch_grace(lambda: self._limiter.in_grace)
+        self._metrics.watch_usage(self._dispatcher.usage)
+        self._metrics.watch_limiter(
+            in_grace=lambda: self._limiter.in_grace, settlements_dropped=lambda: self._limiter.settlements_dropped_total
+        )
         self._metrics.watch_tracer(tracer)
 
     @asynccontextmanager

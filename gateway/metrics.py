@@ -8,6 +8,7 @@ from prometheus_client.registry import Collector
 
 from gateway.ledger.consumer import Ledger
 from shared.trace import Tracer
+from shared.usage import UsagePublisher
 
 UNKNOWN_MODEL = "unknown"  # the label of requests that named no model we serve
 
@@ -57,10 +58,15 @@ class Metrics:
         """What this process's ledger has done, and until when bills are complete."""
         self.registry.register(_Ledger(ledger))
 
-    def watch_grace(self, in_grace: Callable[[], bool]) -> None:
-        """Whether limits are local shares because Postgres is away."""
+    def watch_usage(self, usage: UsagePublisher) -> None:
+        """The bills that this gateway itself has to write: of attempts that were lost or never ran."""
+        self.registry.register(_Usage(usage))
+
+    def watch_limiter(self, *, in_grace: Callable[[], bool], settlements_dropped: Callable[[], int]) -> None:
+        """Whether limits are local shares because Postgres is away, and the settlements that were given up."""
         about = "1 while Postgres is away and limits are local shares"
         Gauge("forebay_postgres_away", about, registry=self.registry).set_function(in_grace)
+        self.registry.register(_Settlements(settlements_dropped))
 
     def watch_tracer(self, tracer: Tracer) -> None:
         """What became of the spans of this process."""
@@ -105,6 +111,25 @@ class _Ledger(Collector):
             )
             waiting = "Usage events that wait in NATS"
             yield GaugeMetricFamily("forebay_usage_events_waiting", waiting, value=seen.pending)
+
+
+class _Usage(Collector):
+    def __init__(self, usage: UsagePublisher) -> None:
+        self._usage = usage
+
+    def collect(self) -> Iterator[Metric]:
+        pending, dropped = "Bills not yet acknowledged", "Bills given up for lack of memory"
+        yield GaugeMetricFamily("forebay_usage_events_pending", pending, value=self._usage.pending)
+        yield CounterMetricFamily("forebay_usage_events_dropped", dropped, value=self._usage.dropped_total)
+
+
+class _Settlements(Collector):
+    def __init__(self, dropped: Callable[[], int]) -> None:
+        self._dropped = dropped
+
+    def collect(self) -> Iterator[Metric]:
+        dropped = "Settlements given up for lack of memory"
+        yield CounterMetricFamily("forebay_settlements_dropped", dropped, value=self._dropped())
 
 
 class _Spans(Collector):

@@ -114,6 +114,11 @@ class PgLimiter:
         """Whether Postgres is away and the local share decides."""
         return self._grace.active
 
+    @property
+    def settlements_dropped_total(self) -> int:
+        """Given up for lack of memory: what their requests reserved comes back when their leases end."""
+        return self._settling.dropped_total
+
     def refuses(self, limits: tuple[Limit, ...]) -> Decision | None:
         return None if self._grace.active else self._refusal_cache.find(limits, self._now_us())
 

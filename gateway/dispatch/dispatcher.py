@@ -64,7 +64,7 @@ class Dispatcher:
         self._stack = contextlib.AsyncExitStack()
         self.bus = Bus(nats_url, name=self.gateway_id, role="gateway")
         self._queue = JobQueue(self.bus)
-        self._usage = UsagePublisher(self.bus)
+        self.usage = UsagePublisher(self.bus)
         self._backlog = UsageBacklog(self.bus, self.limits.backlog_check_s)
         self._tasks = Tasks("dispatch")
         self._cards = CardFetcher(self.bus, self.fleet, on_card, look_s=self.limits.beat_s)
@@ -75,7 +75,7 @@ class Dispatcher:
             gateway=self.gateway_id,
             bus=self.bus,
             queue=self._queue,
-            usage=self._usage,
+            usage=self.usage,
             inbox=self._inbox,
             retries=self.overload.retries,
             tasks=self._tasks,
@@ -95,11 +95,11 @@ class Dispatcher:
         )
 
     async def __aenter__(self) -> Self:
-        self.bus.on_connect(self._usage.ensure)
+        self.bus.on_connect(self.usage.ensure)
         self.bus.on_connect(lambda: cards.ensure_bucket(self.bus))
         self.bus.on_connect(self._reconciler.reconnected)
         await self._stack.enter_async_context(self.bus)
-        await self._stack.enter_async_context(self._usage)
+        await self._stack.enter_async_context(self.usage)
         await self._stack.enter_async_context(self._tasks)
         await self.bus.subscribe(subjects.frame_subject(self.gateway_id), self._on_frame)
         await self.bus.subscribe(subjects.WORKER_BEATS, self._on_worker_beat)
@@ -120,7 +120,7 @@ class Dispatcher:
             async with asyncio.timeout(self.limits.usage_drain_s):
                 for attempt in attempts:
                     await attempt.over.wait()
-        await self._usage.drain(self.limits.usage_drain_s)
+        await self.usage.drain(self.limits.usage_drain_s)
         await self._stack.aclose()
 
     @property

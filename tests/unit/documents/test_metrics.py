@@ -47,7 +47,8 @@ def of_a_gateway() -> CollectorRegistry:
     metrics = Metrics()
     metrics.watch_workers(dict)
     metrics.watch_ledger(ANYTHING)
-    metrics.watch_grace(bool)
+    metrics.watch_usage(ANYTHING)
+    metrics.watch_limiter(in_grace=bool, settlements_dropped=int)
     metrics.watch_tracer(ANYTHING)
     return metrics.registry
 
