@@ -45,7 +45,10 @@ SHARED: Final[dict[str, Policy]] = {
     ),
     "stream": _honour("server-sent events"),
     "stream_options": _honour("`include_usage`, with `stream` alone"),
-    "seed": _honour("64 bits; the same seed draws the same tokens as far as the hardware's arithmetic does"),
+    "seed": _honour(
+        "64 bits; the same seed draws the same tokens, in any batch; where products are rounded (bf16, the default on"
+        " CPUs) a token may differ after a preemption or on a cached prefix"
+    ),
     "logit_bias": _honour("-100 to 100 by token id, up to 1,024 of them"),
     "presence_penalty": _honour("-2 to 2"),
     "frequency_penalty": _honour("-2 to 2"),
