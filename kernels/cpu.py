@@ -133,11 +133,12 @@ class CpuOps:
         v_scale: Tensor | None = None,
         scratch: AttentionScratch | None = None,  # noqa: ARG002  nothing waits in memory here
         queries_max: int | None = None,  # noqa: ARG002
+        decodes: int | None = None,
     ) -> Tensor:
         _refuse(quantized=k_scale is not None or v_scale is not None, capped=soft_cap is not None)
         plan = self._plan
         if plan is None or plan.block_tables is not block_tables:
-            plan = self._plan = _make_plan(k_cache.shape[2], block_tables, query_start, context_lens)
+            plan = self._plan = _make_plan(k_cache.shape[2], block_tables, query_start, context_lens, decodes)
         wide = _wide(q).numpy()
         out, array = fresh(wide.shape)
         keys, values = k_cache.numpy(), v_cache.numpy()
@@ -195,23 +196,25 @@ def _heads_each(sequences: int, kv_heads: int) -> int:
     return kv_heads if sequences >= numba.get_num_threads() else 1
 
 
-def _make_plan(kv_heads: int, block_tables: Tensor, query_start: Tensor, context_lens: Tensor) -> _Plan:
+def _make_plan(
+    kv_heads: int, block_tables: Tensor, query_start: Tensor, context_lens: Tensor, decodes: int | None
+) -> _Plan:
     starts, contexts = query_start.tolist(), context_lens.tolist()
     prompts: list[_Prompt] = []
-    decodes: list[int] = []
+    decoding: list[int] = []
     for sequence, context in enumerate(contexts):
         start, end = starts[sequence], starts[sequence + 1]
-        if end - start == 1:
-            decodes.append(sequence)
+        if end - start == 1 and (decodes is None or sequence < decodes):
+            decoding.append(sequence)
         elif end > start:
             prompts.append(_Prompt(start, end, sequence, context))
-    sequences = np.array(decodes, np.int64)
+    sequences = np.array(decoding, np.int64)
     return _Plan(
         block_tables,
         prompts,
         rows=query_start.numpy()[sequences].astype(np.int64),
         sequences=sequences,
-        heads_each=_heads_each(len(decodes), kv_heads),
+        heads_each=_heads_each(len(decoding), kv_heads),
         tables=block_tables.numpy(),
         contexts=context_lens.numpy(),
     )

@@ -76,6 +76,7 @@ class Ops(Protocol):
         v_scale: Tensor | None = None,
         scratch: AttentionScratch | None = None,
         queries_max: int | None = None,
+        decodes: int | None = None,
     ) -> Tensor:
         """Causal attention of each packed query over its own sequence in the pool. Returns [tokens, heads, head_dim].
 
@@ -88,6 +89,9 @@ class Ops(Protocol):
         Two arguments help a device and change no result. scratch: memory for long contexts, at least for as many
         sequences and blocks as `block_tables` has; without it the call allocates its own. queries_max: a bound on the
         queries of one sequence, so that what a batch cannot need is not launched.
+
+        decodes: how many sequences, the first ones, generate; by default all with one query. Where prompts add in
+        another order than decodes, a prompt of which one token is left must still be computed as a prompt.
         """
         ...
 

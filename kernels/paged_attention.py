@@ -31,6 +31,7 @@ def paged_attention(
     v_scale: Tensor | None = None,
     scratch: AttentionScratch | None = None,
     queries_max: int | None = None,
+    decodes: int | None = None,  # noqa: ARG001  each kernel takes the sequences that have as many queries as it wants
 ) -> Tensor:
     """See `Ops.paged_attention`. Rows of no sequence, past `query_start[-1]`, hold anything."""
     out = q.new_empty(q.shape)

@@ -63,6 +63,7 @@ class ReferenceOps:
         v_scale: Tensor | None = None,
         scratch: AttentionScratch | None = None,  # noqa: ARG002
         queries_max: int | None = None,  # noqa: ARG002
+        decodes: int | None = None,  # noqa: ARG002
     ) -> Tensor:
         out = torch.zeros_like(q)
         group = q.shape[1] // k_cache.shape[2]

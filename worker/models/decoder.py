@@ -119,6 +119,7 @@ class Decoder:
             v_scale=value_scale,
             scratch=step.scratch,
             queries_max=step.queries_max,
+            decodes=step.decodes,
         )
         return layer.attention_output(out.view(x.shape[0], -1))
 

@@ -15,6 +15,7 @@ from tests.unit.models import tiny
 from tests.unit.models.stepper import Stepper
 from tests.unit.models.tiny import Recipe
 from worker.models.card import card_of_gguf
+from worker.models.decoder import Decoder
 from worker.models.gguf_file import GgufFile
 from worker.models.gguf_source import GgufSource
 from worker.models.load import LoadedModel, load_model
@@ -109,11 +110,19 @@ def test_a_row_has_the_same_bits_alone_and_beside_loud_neighbours(model, loud):
         assert torch.equal(last(others), alone)
 
 
-def test_a_prompt_has_the_same_bits_however_it_is_cut(model):
+@pytest.mark.parametrize("alike", [True, False], ids=["whole layers", "one by one"])
+def test_a_prompt_has_the_same_bits_however_it_is_cut(model, alike):
     """Down to one token, which is what a cached prefix leaves of a prompt that is one longer."""
-    cold = whole(model).step(decodes=0, a=IDS)["a"]
-    for cut in (1, 8, 16, len(IDS) - 1):
+
+    def new() -> Stepper:
         stepper = whole(model)
+        if not alike:
+            stepper.decoder = Decoder(model.config, model.weights, CpuOps())
+        return stepper
+
+    cold = new().step(decodes=0, a=IDS)["a"]
+    for cut in (1, 8, 16, len(IDS) - 1):
+        stepper = new()
         parts = [stepper.step(decodes=0, a=ids)["a"] for ids in (IDS[:cut], IDS[cut:])]
         assert torch.equal(torch.cat(parts), cold)
 
