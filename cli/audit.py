@@ -6,7 +6,7 @@ import cyclopts
 import msgspec
 
 from cli import database, table
-from cli.whole import whole
+from cli.whole_numbers import whole
 from gateway.db import audit
 from gateway.db.audit import AuditRow
 from gateway.db.catalogue.transaction import connected

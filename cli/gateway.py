@@ -1,28 +1,20 @@
 """`forebay gateway`: one HTTP gateway, with a ledger inside unless told otherwise."""
 
 import os
+from dataclasses import dataclass
+
+from cyclopts import Parameter
 
 from cli.embedded.settings import environment
 from cli.errors import CommandError
-from cli.whole import Count
+from cli.whole_numbers import Count
 from shared.settings import load
 
 
-def gateway(
-    *,
-    host: str | None = None,
-    port: Count = None,
-    ops_host: str | None = None,
-    ops_port: Count = None,
-    postgres_url: str | None = None,
-    nats_url: str | None = None,
-    drain_s: float | None = None,
-    log_level: str | None = None,
-) -> None:
-    """Serve the API until SIGTERM, then let open requests finish.
-
-    Every option can also be given in the environment (`--ops-port` as FOREBAY_OPS_PORT, and so on); settings without
-    an option, such as FOREBAY_RUN_S, only there.
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is None is taken from the environment, else the default that is named here.
 
     Parameters
     ----------
@@ -43,22 +35,37 @@ def gateway(
     log_level
         debug, info, warning or error. [default: info]
     """
+
+    host: str | None = None
+    port: Count = None
+    ops_host: str | None = None
+    ops_port: Count = None
+    postgres_url: str | None = None
+    nats_url: str | None = None
+    drain_s: float | None = None
+    log_level: str | None = None
+
+
+NOTHING = Options()
+
+
+def gateway(options: Options = NOTHING) -> None:
+    """Serve the API until SIGTERM, then let open requests finish.
+
+    Every option can also be given in the environment (`--ops-port` as FOREBAY_OPS_PORT, and so on); settings without
+    an option, such as FOREBAY_RUN_S, only there.
+
+    Parameters
+    ----------
+    options
+        What is set for this process.
+    """
     from gateway import app
     from gateway.db.migrate import SchemaError
     from gateway.settings import GatewaySettings
 
-    options = {
-        "host": host,
-        "port": port,
-        "ops_host": ops_host,
-        "ops_port": ops_port,
-        "postgres_url": postgres_url,
-        "nats_url": nats_url,
-        "drain_s": drain_s,
-        "log_level": log_level,
-    }
     try:
-        app.serve(load(GatewaySettings, environment(os.environ, options)))
+        app.serve(load(GatewaySettings, environment(os.environ, vars(options))))
     except SchemaError as error:
         raise CommandError(str(error)) from error
     except OSError as error:

@@ -11,7 +11,7 @@ from cli import database, limits, table
 from cli.errors import CommandError
 from cli.limits import NO_OPTIONS, LimitOptions
 from cli.moments import utc
-from cli.whole import whole
+from cli.whole_numbers import whole
 from gateway import address, keys
 from gateway.db import catalogue
 from gateway.db.catalogue import KeyRow

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import cyclopts
 
-from cli.whole import number
+from cli.whole_numbers import number
 from gateway.db.catalogue import ALLOWED_MAX, Limits
 
 UNLIMITED = "unlimited"

@@ -7,7 +7,7 @@ from msgspec import UNSET
 
 from cli import database, limits, table
 from cli.limits import NO_OPTIONS, LimitOptions
-from cli.whole import whole
+from cli.whole_numbers import whole
 from gateway.db import catalogue
 from gateway.db.catalogue import PlanRow, TierRow
 

@@ -7,7 +7,7 @@ import cyclopts
 
 from cli import database, table
 from cli.moments import utc
-from cli.whole import whole
+from cli.whole_numbers import whole
 from gateway.db import prices
 from gateway.db.prices import PriceRow, Terms
 

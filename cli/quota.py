@@ -8,7 +8,7 @@ import cyclopts
 from cli import database, limits, table
 from cli.errors import CommandError
 from cli.limits import UNLIMITED, Value
-from cli.whole import whole
+from cli.whole_numbers import whole
 from gateway.admission.bucket import LIMIT_MAX
 from gateway.db import catalogue
 from gateway.db.catalogue import Mode, Scope

@@ -8,7 +8,7 @@ from msgspec import UNSET
 from cli import database, limits, table
 from cli.errors import CommandError
 from cli.limits import NO_OPTIONS, LimitOptions
-from cli.whole import whole
+from cli.whole_numbers import whole
 from gateway.db import catalogue
 from gateway.db.catalogue import TenantRow
 

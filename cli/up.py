@@ -20,7 +20,7 @@ from cli.embedded.start import Start
 from cli.embedded.supervisor import Supervisor
 from cli.embedded.terminal import Terminal
 from cli.errors import ChildFailed
-from cli.whole import Count
+from cli.whole_numbers import Count
 
 DETACH_POLL_S = 0.1
 

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from cli import database, table
 from cli.errors import CommandError
 from cli.moments import utc
-from cli.whole import whole
+from cli.whole_numbers import whole
 from gateway.db import adjustments, reconciliation, usage
 from gateway.db.adjustments import MICRO_MAX
 from gateway.db.reconciliation import Completeness, WorkerRow

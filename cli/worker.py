@@ -1,31 +1,21 @@
 """`forebay worker`: one engine, taking requests from NATS."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from cyclopts import Parameter
+
 from cli.embedded.settings import environment
-from cli.whole import Count
+from cli.whole_numbers import Count
 from shared.settings import load
 
 
-def worker(
-    *,
-    nats_url: str | None = None,
-    model: Path | None = None,
-    served_name: str | None = None,
-    device: str | None = None,
-    runner: Literal["torch", "triton", "fake"] | None = None,
-    dtype: Literal["auto", "fp32", "bf16"] | None = None,
-    weights: Literal["auto", "fp32", "bf16", "int8", "int4", "fp8"] | None = None,
-    kv_dtype: Literal["auto", "fp8", "int8"] | None = None,
-    metrics_port: Count = None,
-    pool: str | None = None,
-) -> None:
-    """Load a model, announce it, and answer requests until SIGTERM, then finish what runs.
-
-    Every option can also be given in the environment (`--metrics-port` as FOREBAY_METRICS_PORT, and so on); settings
-    without an option, such as FOREBAY_KV_BYTES, only there.
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is None is taken from the environment, else the default that is named here.
 
     Parameters
     ----------
@@ -55,19 +45,34 @@ def worker(
     pool
         Which queue to take requests from. [default: default]
     """
+
+    nats_url: str | None = None
+    model: Path | None = None
+    served_name: str | None = None
+    device: str | None = None
+    runner: Literal["torch", "triton", "fake"] | None = None
+    dtype: Literal["auto", "fp32", "bf16"] | None = None
+    weights: Literal["auto", "fp32", "bf16", "int8", "int4", "fp8"] | None = None
+    kv_dtype: Literal["auto", "fp8", "int8"] | None = None
+    metrics_port: Count = None
+    pool: str | None = None
+
+
+NOTHING = Options()
+
+
+def worker(options: Options = NOTHING) -> None:
+    """Load a model, announce it, and answer requests until SIGTERM, then finish what runs.
+
+    Every option can also be given in the environment (`--metrics-port` as FOREBAY_METRICS_PORT, and so on); settings
+    without an option, such as FOREBAY_KV_BYTES, only there.
+
+    Parameters
+    ----------
+    options
+        What is set for this process.
+    """
     from worker import app
     from worker.settings import WorkerSettings
 
-    options = {
-        "nats_url": nats_url,
-        "model": model,
-        "served_name": served_name,
-        "device": device,
-        "runner": runner,
-        "dtype": dtype,
-        "weights": weights,
-        "kv_dtype": kv_dtype,
-        "metrics_port": metrics_port,
-        "pool": pool,
-    }
-    app.run(load(WorkerSettings, environment(os.environ, options)))
+    app.run(load(WorkerSettings, environment(os.environ, vars(options))))

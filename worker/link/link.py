@@ -74,12 +74,21 @@ class Link:
         )
         room = Room(config, engine.stats())
         self.tracer = tracer or Off()
-        self.custody = Custody(
-            worker=worker,
-            pool=card.pool,
+        self.custody = self._custody(engine, room, clock)
+        self.intake = self._intake(room, service, clock)
+        self._draining = False
+        self._broken: RunnerBroken | None = None
+        self._broke = asyncio.Event()
+        self.custody.on_broken = self._on_broken
+
+    def _custody(self, engine: Engine, room: Room, clock: Clock) -> Custody:
+        prompt_tokens_min = max(1, min(self._config.tokens_per_step, self._config.tokens_beside_decodes) // 2)
+        return Custody(
+            worker=self.worker,
+            pool=self._card.pool,
             engine=engine,
             room=room,
-            speed=Speed(max(1, min(config.tokens_per_step, config.tokens_beside_decodes) // 2)),
+            speed=Speed(prompt_tokens_min),
             outbox=self.outbox,
             usage=self.usage,
             room_changed=self._room_changed,
@@ -87,10 +96,12 @@ class Link:
             clock=clock,
             tracer=self.tracer,
         )
-        self.intake = Intake(
+
+    def _intake(self, room: Room, service: Service, clock: Clock) -> Intake:
+        return Intake(
             bus=self.bus,
             queue=self._queue,
-            where=Where(pool=card.pool, tiers=tiers, card=self._digest),
+            where=Where(pool=self._card.pool, tiers=self._tiers, card=self._digest),
             room=room,
             order=ClaimOrder(service),
             slow=self._slow,
@@ -99,10 +110,6 @@ class Link:
             limits=self.limits,
             clock=clock,
         )
-        self._draining = False
-        self._broken: RunnerBroken | None = None
-        self._broke = asyncio.Event()
-        self.custody.on_broken = self._on_broken
 
     @property
     def ready(self) -> bool:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cli import main, table
-from cli.whole import MAGNITUDE_MAX, number
+from cli.whole_numbers import MAGNITUDE_MAX, number
 
 
 def options(app: cyclopts.App, path: str = "forebay") -> Iterator[tuple[str, cyclopts.Argument]]:
