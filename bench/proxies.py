@@ -20,6 +20,7 @@ from bench import load, peers
 from bench.client import Client
 from bench.errors import BenchError
 from bench.measure import Measure
+from bench.percentiles import Spread
 from bench.report import Report
 from bench.workload import Workload
 
@@ -62,6 +63,12 @@ def measured(loads: Loads, model: str) -> dict[str, Speed]:
         folder = Path(name)
         with _upstream(folder) as upstream, _litellm(Path(program), folder, upstream.base_url, model) as (proxy, key):
             return {LITELLM: uvloop.run(_measure(proxy, key, upstream.base_url, loads))}
+
+
+def bare(workload: Workload, requests: int) -> Spread:
+    """The first token of the server behind them, asked directly: what client and HTTP take without any gateway."""
+    with tempfile.TemporaryDirectory(prefix="forebay-bare-") as name, _upstream(Path(name)) as upstream:
+        return uvloop.run(_direct(upstream.base_url, workload, requests))
 
 
 def compared(ours: Speed, name: str, theirs: Speed) -> list[Measure]:
@@ -115,9 +122,7 @@ def _litellm(program: Path, folder: Path, upstream: str, model: str) -> Generato
 
 
 async def _measure(proxy: peers.Running, key: str, upstream: str, loads: Loads) -> Speed:
-    async with Client(upstream) as client:
-        await _sent(client, loads.idle, clients=1, requests=WARM_ROUNDS)
-        direct = await _sent(client, loads.idle, clients=1, requests=loads.idle_requests)
+    direct = await _direct(upstream, loads.idle, loads.idle_requests)
     async with Client(proxy.base_url, key) as client:
         await _sent(client, loads.idle, clients=1, requests=WARM_ROUNDS)
         idle = await _sent(client, loads.idle, clients=1, requests=loads.idle_requests)
@@ -130,14 +135,21 @@ async def _measure(proxy: peers.Running, key: str, upstream: str, loads: Loads) 
         streamed = await _sent(client, loads.streamed, clients=loads.stream_clients, requests=loads.stream_clients)
         streamed_s = proxy.cpu_s - start_s
     assert idle.ttft is not None
-    assert direct.ttft is not None
     return Speed(
-        added_ms=(idle.ttft.p50 - direct.ttft.p50) * 1_000,
+        added_ms=(idle.ttft.p50 - direct.p50) * 1_000,
         requests_per_s=whole.requests_per_s,
         requests_per_core_s=_a_core_s(whole.requests, whole_s),
         chunks_per_s=streamed.events_per_s,
         chunks_per_core_s=_a_core_s(streamed.events, streamed_s),
     )
+
+
+async def _direct(upstream: str, workload: Workload, requests: int) -> Spread:
+    async with Client(upstream) as client:
+        await _sent(client, workload, clients=1, requests=WARM_ROUNDS)
+        found = await _sent(client, workload, clients=1, requests=requests)
+    assert found.ttft is not None
+    return found.ttft
 
 
 def _a_core_s(count: int, cpu_s: float) -> float:

@@ -3,11 +3,16 @@
 Never a prompt, an answer, a key or a password: callers log ids and counts.
 """
 
+import json as stdlib_json
 import logging
 import sys
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
 
+import msgspec
 import structlog
+
+_encode: Final = msgspec.json.Encoder(enc_hook=repr).encode
 
 Level = Literal["debug", "info", "warning", "error"]
 
@@ -15,7 +20,7 @@ Level = Literal["debug", "info", "warning", "error"]
 def configure(*, level: Level = "info", json: bool | None = None, **bound: Any) -> None:
     """Set up structlog for this process and bind `bound` (service, worker or gateway id) to every event."""
     as_json = not sys.stderr.isatty() if json is None else json
-    renderer = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer()
+    renderer = structlog.processors.JSONRenderer(_line) if as_json else structlog.dev.ConsoleRenderer()
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -25,7 +30,9 @@ def configure(*, level: Level = "info", json: bool | None = None, **bound: Any) 
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=(
+            structlog.BytesLoggerFactory(sys.stderr.buffer) if as_json else structlog.WriteLoggerFactory(sys.stderr)
+        ),
         cache_logger_on_first_use=False,
     )
     structlog.contextvars.bind_contextvars(**bound)
@@ -33,3 +40,11 @@ def configure(*, level: Level = "info", json: bool | None = None, **bound: Any) 
 
 def get(name: str) -> Any:
     return structlog.get_logger(component=name)
+
+
+def _line(event: Mapping[str, Any], *, default: Callable[[Any], Any]) -> bytes:
+    """The standard encoder takes a third of a line's time, and everything: half characters of a path, huge numbers."""
+    try:
+        return _encode(event)
+    except (TypeError, ValueError, OverflowError):
+        return stdlib_json.dumps(event, default=default).encode()

@@ -179,11 +179,13 @@ class Answers:
         try:
             await stream.start(_lines(record, exchange.headers))
             data, last = shape.opening(), False
+            if exchange.has_first:  # each write is a turn of the server's threads before the first token is out
+                events, last = await _events(exchange, shape, record)
+                data += events
             while not last:
                 await stream.put(data)
                 data, last = await _events(exchange, shape, record)
-            await stream.put(data)
-            await stream.end()
+            await stream.end(data)
         finally:
             stream.close()
             streams_open.dec()

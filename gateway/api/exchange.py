@@ -77,6 +77,11 @@ class Exchange:
             async with asyncio.timeout(FIRST_CHUNK_S):
                 self._first = await self._next()
 
+    @property
+    def has_first(self) -> bool:
+        """Whether the first tokens are here and were not read yet."""
+        return bool(self._first)
+
     async def next(self) -> list[wire.Chunk]:
         """The next chunks, in order, as they came; none after the last. Raises GatewayError when the answer cannot be
         completed.

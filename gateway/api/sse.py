@@ -38,13 +38,13 @@ class EventStream:
         await self._send({"type": "http.response.start", "status": 200, "headers": HEADERS + headers})
 
     async def put(self, data: bytes) -> None:
-        if self._comment is not None:
-            await self._comment
-            self._comment = None
+        await self._commented()
         await self._put(data)
 
-    async def end(self) -> None:
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+    async def end(self, data: bytes) -> None:
+        """The last `put`."""
+        await self._commented()
+        await self._put(data, more=False)
 
     def close(self) -> None:
         if self._timer is not None:
@@ -52,9 +52,14 @@ class EventStream:
         if self._comment is not None:
             self._comment.cancel()
 
-    async def _put(self, data: bytes) -> None:
+    async def _commented(self) -> None:
+        if self._comment is not None:
+            await self._comment
+            self._comment = None
+
+    async def _put(self, data: bytes, *, more: bool = True) -> None:
         self._sending = True
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
         self._sending = False
         self._last_s = monotonic()
 

@@ -1,5 +1,5 @@
--- Leases run by a time of their own, which a step of Postgres' clock cannot carry past them; and an admission reads what a
--- scope holds once, however many caps and budgets it has.
+-- Leases run by a time of their own, which a step of Postgres' clock cannot carry past them; an admission reads what a
+-- scope holds once, however many caps and budgets it has; and nothing that requests wait for reads a whole table.
 
 -- The time of leases goes on with the clock from its last renewal, but neither back nor by more than half of a lease:
 -- whichever gateway lives renews more often than that. By the clock alone, a step forward of more than a lease (NTP, a
@@ -23,7 +23,7 @@ END $$;
 
 -- As in 0008 but for the time: the first to renew carries it on.
 CREATE OR REPLACE FUNCTION renew(p_gateway text, p_requests uuid[], p_lease_ms integer, OUT gateways integer, OUT epoch bigint)
-    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     now_at timestamptz := lease_now();
     until  timestamptz := now_at + p_lease_ms * interval '1 millisecond';
@@ -61,7 +61,7 @@ $$;
 
 -- As in 0008 but for the time.
 CREATE OR REPLACE FUNCTION expire_leases(p_rows_max integer) RETURNS integer
-    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     now_at   timestamptz := lease_now();
     victims  uuid[];
@@ -78,7 +78,7 @@ END $$;
 
 -- As in 0011 but for the time: a day from the end of its lease.
 CREATE OR REPLACE FUNCTION settle(p_requests uuid[], p_tokens_used bigint[], p_costs_micro bigint[]) RETURNS integer
-    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     open_requests uuid[];
     tokens_used   bigint[];
@@ -293,6 +293,11 @@ BEGIN
         held[c] := held[c] + p_caps_amounts[c];
     END LOOP;
 END $$;
+
+-- A connection plans a statement once, most likely while these tables are nearly empty: then a scan of the whole table is the
+-- cheapest, and it stays so for as long as the plan is kept, while thousands of rows come and go between two vacuums.
+ALTER FUNCTION started(uuid[]) SET enable_seqscan = off SET enable_bitmapscan = off;
+ALTER FUNCTION close_reservations(uuid[], timestamptz[]) SET enable_seqscan = off SET enable_bitmapscan = off;
 
 DO $$
 BEGIN

@@ -1,8 +1,10 @@
 """Answers over real HTTP: their shapes, their headers, and what the official client makes of them."""
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator
 
+import msgspec
 import openai
 import pytest
 
@@ -28,6 +30,23 @@ async def gateway() -> AsyncIterator[ScriptedGateway]:
 async def client(gateway: ScriptedGateway) -> AsyncIterator[openai.AsyncOpenAI]:
     async with openai.AsyncOpenAI(base_url=gateway.base + "/v1", api_key=KEY, max_retries=0) as connected:
         yield connected
+
+
+async def test_the_first_token_comes_with_the_first_event(gateway: ScriptedGateway) -> None:
+    """Each write is a chunk of HTTP. Apart, each would cost the first token another turn of the server's threads."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    body = msgspec.json.encode({**ASK, "stream": True})
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nContent-Length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    async with asyncio.timeout(60):
+        await reader.readuntil(b"\r\n\r\n")
+        first = await reader.readexactly(int(await reader.readline(), 16))
+        rest = await reader.readuntil(b"\r\n0\r\n\r\n")
+    writer.close()
+    assert first.count(b"data: ") == 2
+    assert b'"role":"assistant"' in first.split(b"\n\n")[0]
+    assert b'"content":"Hello"' in first.split(b"\n\n")[1]
+    assert rest.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
 
 
 async def test_a_chat_answer_has_openais_fields(gateway: ScriptedGateway) -> None:
