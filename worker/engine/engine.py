@@ -44,6 +44,7 @@ from worker.engine.schedule import Schedule
 from worker.engine.scheduler import Scheduler
 from worker.engine.sequence import Account, Sequence, Status
 from worker.engine.service import Service
+from worker.engine.token_counts import TokenCounts
 from worker.engine.vocabulary import Vocabulary
 
 _account = attrgetter("account")
@@ -163,8 +164,11 @@ class Engine:
         if not request.sampling.ignore_eos:
             ends |= self._vocabulary.eos_ids
         sequences: list[Sequence] = []
+        counts: TokenCounts | None = None
         for choice in range(len(request.prompts) * request.n):
             prompt = request.prompts[choice // request.n]
+            if request.sampling.penalises and choice % request.n == 0:
+                counts = TokenCounts(prompt)  # once for all choices: of thousands of tokens it takes milliseconds
             tokens_max = min(len(prompt) + request.sampling.max_tokens, self.tokens_max)
             sequences.append(
                 Sequence(
@@ -179,6 +183,7 @@ class Engine:
                     chain=Chain(start, self._config.block_size),
                     ends=ends,
                     text=Detokenizer(stops, skip_space=self._starts_text(prompt)),
+                    seen=None if counts is None else counts.another(),
                 )
             )
             self._arrivals += 1

@@ -49,19 +49,46 @@ def _add_bias(logits: Tensor, rows: list[int], biases: list[LogitBias]) -> None:
 
 
 def _penalise(logits: Tensor, rows: list[int], params: list[SampleParams], seen: list[TokenCounts]) -> None:
-    penalties = np.array(
-        [(params[row].repetition_penalty, params[row].frequency_penalty, params[row].presence_penalty) for row in rows],
-        np.float32,
-    )
-    penalties[:, 0] = penalties[:, 0].clip(PENALTY_MIN)
-    counts = torch.from_numpy(np.concatenate([s.generated for s in seen])).to(logits.device)  # [places]
-    each = np.repeat(penalties, [len(s.ids) for s in seen], axis=0)  # [places, 3]
-    repetition, frequency, presence = torch.from_numpy(each).to(logits.device).unbind(1)
-    places = _places(logits, rows, [s.ids for s in seen])
-    values = logits.view(-1)[places]
-    values = torch.where(values > 0, values / repetition, values * repetition)
-    values -= counts * frequency + (counts > 0) * presence
-    logits.view(-1)[places] = values.clamp_(-LOGIT_MAX, LOGIT_MAX)
+    """Every token of a prompt costs something in each step, so only rows with a repetition penalty visit them."""
+    repeated = [(row, own) for row, own in zip(rows, seen, strict=True) if params[row].repetition_penalty != 1]
+    if repeated:
+        _repeat(logits, repeated, params)
+    counted = [
+        (row, own)
+        for row, own in zip(rows, seen, strict=True)
+        if params[row].frequency_penalty or params[row].presence_penalty
+    ]
+    if counted:
+        _count(logits, counted, params)
+
+
+def _repeat(logits: Tensor, rows: list[tuple[int, TokenCounts]], params: list[SampleParams]) -> None:
+    ids = [own.ids for _, own in rows]
+    places = _places(logits, [row for row, _ in rows], ids)
+    penalty = np.array([params[row].repetition_penalty for row, _ in rows], np.float32).clip(PENALTY_MIN)
+    each = _per_place(penalty, ids).to(logits.device)
+    values = logits.view(-1).index_select(0, places)
+    _put(logits, places, torch.where(values > 0, values / each, values.mul(each)))
+
+
+def _count(logits: Tensor, rows: list[tuple[int, TokenCounts]], params: list[SampleParams]) -> None:
+    outputs = [own.output for _, own in rows]
+    ids = [own.ids[output] for (_, own), output in zip(rows, outputs, strict=True)]
+    counts = np.concatenate([own.generated[output] for (_, own), output in zip(rows, outputs, strict=True)])
+    frequency = np.array([params[row].frequency_penalty for row, _ in rows], np.float32)
+    presence = np.array([params[row].presence_penalty for row, _ in rows], np.float32)
+    less = torch.from_numpy(counts) * _per_place(frequency, ids) + _per_place(presence, ids)
+    places = _places(logits, [row for row, _ in rows], ids)
+    _put(logits, places, logits.view(-1).index_select(0, places) - less.to(logits.device))
+
+
+def _per_place(values: NDArray[np.float32], ids: Sequence[NDArray[np.int64]]) -> Tensor:
+    """Each row's value, for each of its tokens."""
+    return torch.from_numpy(np.repeat(values, [len(each) for each in ids]))
+
+
+def _put(logits: Tensor, places: Tensor, values: Tensor) -> None:
+    logits.view(-1).scatter_(0, places, values.clamp_(-LOGIT_MAX, LOGIT_MAX))
 
 
 def _places(logits: Tensor, rows: list[int], ids: Sequence[NDArray[np.int64]]) -> Tensor:

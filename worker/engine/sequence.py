@@ -52,7 +52,7 @@ class Sequence:
     table: BlockTable = NO_TABLE
     ends: frozenset[int] = frozenset()  # tokens that end the text
     text: Detokenizer = field(default_factory=Detokenizer)
-    seen: TokenCounts | None = None  # set at the first draw, if there are penalties
+    seen: TokenCounts | None = None  # if there are penalties
     manner: Manner = ()  # of all its further draws, once it cannot change any more
     status: Status = Status.WAITING
     rank: int = 0  # while it runs: the tier that it runs as, its own or, on the floor share, the most urgent
@@ -118,15 +118,14 @@ class Sequence:
             sampling.repetition_penalty,
             sampling.presence_penalty,
             sampling.frequency_penalty,
-            self._count_seen() if sampling.penalises else None,
+            self._count_seen(),
             banned,
         )
-        if not banned and not sampling.penalises:
+        if not banned and self.seen is None:
             self.manner = manner
         return manner
 
-    def _count_seen(self) -> TokenCounts:
-        if self.seen is None:
-            self.seen = TokenCounts(self.tokens[: self.prompt_len])
-        self.seen.add(self.tokens[self.seen.length :])
+    def _count_seen(self) -> TokenCounts | None:
+        if self.seen is not None:
+            self.seen.add(self.tokens[self.seen.length :])
         return self.seen
