@@ -20,7 +20,7 @@ from gateway.db.catalogue import Limits
 from gateway.errors import Forbidden, InvalidKey, Unavailable
 from tests.clocks import HandClock
 
-WITHIN_S = 10.0  # a slow machine's second
+WITHIN_S = 60.0  # a slow machine's second
 
 
 @pytest.fixture
@@ -79,25 +79,25 @@ async def test_an_admin_key_has_the_admin_scope_alone(database: AsyncEngine, pri
 
 
 async def test_a_known_key_asks_the_database_nothing(database: AsyncEngine, principals: Principals) -> None:
+    """Once a first look at the changes is behind it, which makes every key due."""
     key = await make_key(database)
-    await until(lambda: settled(database, principals, key))
     statements: list[str] = []
     event.listen(
         database.sync_engine,
         "before_cursor_execute",
         lambda *args: statements.append(args[2]) if "api_keys" in args[2] else None,
     )
-    for _ in range(20):
-        await principals.resolve(header(key))
-    assert statements == []
 
+    async def nothing() -> bool:
+        statements.clear()
+        for _ in range(20):
+            await principals.resolve(header(key))
+        return not statements
 
-async def settled(database: AsyncEngine, principals: Principals, key: str) -> bool:
-    """Whether a first look at the changes is behind us and the key is fresh."""
-    await principals.resolve(header(key))
-    await asyncio.sleep(1.1)
-    await principals.resolve(header(key))
-    return True
+    await until(nothing)
+    for _ in range(4):  # over several looks
+        await asyncio.sleep(0.3)
+        assert await nothing()
 
 
 async def test_one_answer_for_every_key_that_is_no_good(
