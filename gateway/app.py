@@ -36,7 +36,7 @@ logger = log.get("gateway")
 
 BACKLOG = 2_048
 PROBE_S = 0.005
-START_S = 5.0
+START_S = 30.0  # a machine that stands still for seconds is no reason not to start
 LEAVE_S = 5.0  # for connections to close once all requests have ended
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # as ::1 of a localhost where IPv6 is off
 COLLECT_EVERY = (20_000, 50, 100)  # thresholds of the garbage collector's three generations

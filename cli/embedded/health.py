@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-SECONDS_MAX = 3.0
+SECONDS_MAX = 10.0  # a gateway takes 2 s of them to find out that a server is away
 BODY_BYTES_MAX = 4096
 
 

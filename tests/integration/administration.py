@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from tests.answers import Answer
-from tests.scripted_gateway import ADMIN_KEY, Caller, ScriptedGateway, scripted_gateway
+from tests.scripted_gateway import ADMIN_KEY, Caller, ScriptedGateway, eventually, scripted_gateway
 
 ADMIN = {"authorization": f"Bearer {ADMIN_KEY}"}
 READ_KEY = "fb-test-reader"
@@ -17,7 +17,7 @@ async def administered(database_url: str, **settings: object) -> AsyncGenerator[
     async with scripted_gateway(database_url=database_url, **settings) as gateway:
         gateway.principals.callers[READ_KEY] = Caller(scopes=frozenset({"admin:read"}))
         yield gateway
-        assert gateway.services.gate.taken == 0
+        await eventually(lambda: gateway.services.gate.taken == 0)
 
 
 async def call(

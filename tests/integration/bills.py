@@ -74,7 +74,7 @@ class World:
     async def settled(self) -> None:
         """Wait until no transaction is open that began before now: the server's own upkeep can hold lines back too."""
         mine = await self.pool.fetchval("SELECT pg_current_xact_id()")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while await self.pool.fetchval("SELECT lines_end()") <= mine:
                 await asyncio.sleep(0.01)
 

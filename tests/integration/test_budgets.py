@@ -30,7 +30,7 @@ async def pool(database_url: str) -> AsyncIterator[asyncpg.Pool]:
 
 
 @pytest.fixture
-async def limiter(pool: asyncpg.Pool) -> AsyncIterator[PgLimiter]:
+async def limiter(pool: asyncpg.Pool, patient_limits: None) -> AsyncIterator[PgLimiter]:
     async with PgLimiter(pool, gateway_id="gw") as limiter:
         yield limiter
 

@@ -40,8 +40,10 @@ async def test_two_workers_share_the_work_and_nothing_runs_twice(nats_server: se
         assert len(set(served)) == 2
         events = await usage(nats_server.url, expected=40)
         assert len(events) == 40
-        generated = sum(worker.link.custody.stats.generated_tokens_total for worker in both)
-        assert generated == 40 * 20, "something ran twice"
+        custodies = [worker.link.custody for worker in both]
+        generated = sum(custody.stats.generated_tokens_total for custody in custodies)
+        # A claim whose answer took too long may be begun by two; one of them is told to stop, and bills nothing.
+        assert generated - sum(custody.wasted_tokens_total for custody in custodies) == 40 * 20, "something ran twice"
 
 
 async def test_a_full_worker_leaves_jobs_in_the_queue(nats_server: services.NatsServer) -> None:

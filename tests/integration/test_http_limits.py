@@ -21,7 +21,7 @@ PROMPT = chat_prompt_tokens("hi")
 
 
 @pytest.fixture
-async def gateway(database_url: str) -> AsyncIterator[ScriptedGateway]:
+async def gateway(database_url: str, patient_limits: None) -> AsyncIterator[ScriptedGateway]:
     async with (
         pools.create(database_url, connections_max=4) as pool,
         PgLimiter(pool, gateway_id="gw") as limiter,
@@ -147,6 +147,7 @@ async def test_shadow_limits_are_counted_and_refuse_nobody(gateway: ScriptedGate
         assert line in told
 
 
+@pytest.mark.usefixtures("patient_limits")
 async def test_a_refusal_from_memory_counts_shadow_limits_as_the_one_that_it_remembers(database_url: str) -> None:
     async with (
         pools.create(database_url, connections_max=4) as pool,

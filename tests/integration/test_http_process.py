@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -21,8 +22,11 @@ from gateway.ledger.consumer import Ledger
 from shared import tasks
 from shared.bus import Bus
 from tests import services
+from tests.integration.fleet import Worker, fleet, until
+from tests.integration.test_tracing import VOCABULARY
 from tests.proxy import through_proxy
 from tests.services import NatsServer, free_port
+from tests.tiny_model import card
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "SmolLM2-135M-Instruct"
@@ -68,7 +72,7 @@ class Running:
         return None if health is None else health["wrong"]
 
     async def until_wrong(self, *names: str) -> dict[str, str]:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 wrong = await self.wrong()
                 if wrong is not None and set(wrong) == set(names):
@@ -92,7 +96,7 @@ def worker(nats_url: str, **settings: object) -> contextlib.AbstractAsyncContext
 
 async def told(program: Process) -> str:
     """What a program that ends by itself says, without its log."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         _, stderr = await program.communicate()
     return "\n".join(line for line in stderr.decode().splitlines() if not line.startswith("{"))
 
@@ -141,7 +145,7 @@ async def test_readiness_without_postgres_follows_whether_a_key_can_be_served(
     ):
 
         async def until_served() -> None:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while True:  # a share starts empty
                     async with http.post(running.url + "/chat/completions", json=body, headers=headers) as response:
                         if response.status == 200:
@@ -155,10 +159,10 @@ async def test_readiness_without_postgres_follows_whether_a_key_can_be_served(
         await running.until_wrong()
         await until_served()
         await proxy.cut()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not (health := await running.health()) or set(health["impaired"]) != {"postgres"}:
                 assert health is not None
-                assert health["wrong"] == {}
+                assert "postgres" not in health["wrong"]
                 await asyncio.sleep(0.05)
         await until_served()
         async with http.get(running.ops + "/metrics") as response:
@@ -190,16 +194,27 @@ async def test_a_port_that_is_taken(database_url: str, nats_server: NatsServer, 
     assert "listen" in said
 
 
-@pytest.mark.parametrize(("drain_s", "whole"), [(20, True), (0.2, False)])
+@asynccontextmanager
+async def stepwise(nats_url: str) -> AsyncGenerator[tuple[Worker, threading.Semaphore]]:
+    """A worker in this process whose engine does as many steps as the semaphore allows: three at first."""
+    steps = threading.Semaphore(3)
+    async with fleet(nats_url, step_slow_s=60) as workers:
+        try:
+            yield workers.start(card=card(), vocabulary=VOCABULARY, sleep=lambda _: steps.acquire(timeout=60)), steps
+        finally:
+            steps.release(10_000)
+
+
+@pytest.mark.parametrize(("drain_s", "whole"), [(60, True), (0.2, False)])
 async def test_sigterm_while_a_stream_runs(
     database_url: str, nats_server: NatsServer, drain_s: float, whole: bool
 ) -> None:
     keys = await seed.demo(database_url, {})
     headers = {"authorization": f"Bearer {keys['acme']}"}
-    body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 150, "stream": True}
+    body = {"model": card().name, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 150, "stream": True}
     async with (
         gateway(database_url, nats_server.url, drain_s=drain_s) as running,
-        worker(nats_server.url, fake_step_us=10_000),
+        stepwise(nats_server.url) as (served, steps),
         aiohttp.ClientSession() as http,
     ):
         await running.until_wrong()
@@ -208,12 +223,16 @@ async def test_sigterm_while_a_stream_runs(
             request_id = response.headers["x-request-id"]
             seen = await response.content.readany()
             running.program.send_signal(signal.SIGTERM)
-            await running.until_wrong("gate")
-            async with http.get(running.url + "/nothing") as refused:
-                assert refused.status == 404  # it still answers
-            async with http.post(running.url + "/chat/completions", json=body, headers=headers) as refused:
-                assert refused.status == 503
+            if whole:
+                await running.until_wrong("gate")
+                async with http.get(running.url + "/nothing") as refused:
+                    assert refused.status == 404  # it still answers
+                async with http.post(running.url + "/chat/completions", json=body, headers=headers) as refused:
+                    assert refused.status == 503
+                steps.release(10_000)
             seen += await response.content.read()
+        await until(lambda: all(attempt.cancelled for attempt in served.link.custody.attempts.all()))
+        steps.release(10_000)
         assert await told(running.program) == ""
         assert running.program.returncode == 0
         last = seen.decode().strip().split("\n\n")[-1].removeprefix("data: ")
@@ -234,7 +253,7 @@ async def bill(database_url: str, nats_url: str, request_id: str) -> asyncpg.Rec
     async with pools.create(database_url, connections_max=2) as pool, Bus(nats_url, name="test", role="ledger") as bus:
         ledger = asyncio.create_task(Ledger(bus, pool).run())
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while True:
                     rows = await pool.fetch("SELECT * FROM usage_events WHERE request_id = $1", request_id)
                     if rows:

@@ -19,7 +19,7 @@ from tests.scripted_gateway import ADMIN_KEY, KEY
 from tests.tiny_model import MODEL
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
-REQUEST_S = 5.0
+REQUEST_S = 60.0
 MESSAGES = [{"role": "user", "content": "hi"}]
 REQUIRED = {"model": MODEL, "messages": MESSAGES, "prompt": "hi"}
 

@@ -26,7 +26,7 @@ TOKENS, REQUESTS = f"tenant:{TENANT}/tokens", f"tenant:{TENANT}/requests"
 
 
 @pytest.fixture
-async def other(database_url: str) -> AsyncIterator[PgLimiter]:
+async def other(database_url: str, patient_limits: None) -> AsyncIterator[PgLimiter]:
     """Another gateway's."""
     async with pools.create(database_url, connections_max=8) as pool, PgLimiter(pool, gateway_id="gw-b") as limiter:
         yield limiter
@@ -61,7 +61,7 @@ async def test_a_row_that_somebody_holds_holds_up_its_own_tenants_settlements_al
 
     async def until_settled(tenant: uuid.UUID) -> None:
         state = "SELECT state FROM inflight WHERE request_id = $1"
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while await pool.fetchval(state, asked_by[tenant].request_id) != "settled":
                 await asyncio.sleep(0.02)
 
@@ -191,9 +191,8 @@ async def test_requests_sent_together_through_two_gateways_cannot_outrun_a_limit
 
 
 async def test_many_small_requests_through_two_gateways_take_exactly_the_burst(
-    limiter: PgLimiter, other: PgLimiter, monkeypatch: pytest.MonkeyPatch
+    limiter: PgLimiter, other: PgLimiter
 ) -> None:
-    monkeypatch.setattr("gateway.admission.pg_limiter.ADMIT_TIMEOUT_S", 60)  # all of them wait for two rows
     began = time.monotonic()
     decisions = await asyncio.gather(
         *((limiter, other)[index % 2].admit(asked(7, tpm=700, rpm=1_000)) for index in range(300))
@@ -203,6 +202,7 @@ async def test_many_small_requests_through_two_gateways_take_exactly_the_burst(
     assert 700 <= 7 * admitted <= most
 
 
+@pytest.mark.usefixtures("patient_limits")
 async def test_behind_a_pooler_no_statement_is_prepared_by_name(database_url: str) -> None:
     async with pools.create(database_url, connections_max=3, pooler=True) as pool:
         async with PgLimiter(pool, gateway_id="gw") as limiter:
@@ -236,7 +236,8 @@ async def test_a_settled_reservation_that_no_bill_closes_goes_without_a_refund(p
 
 
 async def test_what_came_to_nothing_leaves_nothing_and_what_was_started_waits_for_its_bill(pool: asyncpg.Pool) -> None:
-    refused, started, used = (asked(40, tpm=1, rpm=10, burst=1_000) for _ in range(3))
+    limits = limit("tokens", 1, burst=1_000), limit("requests", 1, burst=10)  # a refill takes a minute
+    refused, started, used = (demand(*limits, tokens=40) for _ in range(3))
     for one in (refused, started, used):
         await admit(pool, one)
     await pool.execute("SELECT started($1)", [started.request_id])
@@ -335,6 +336,7 @@ async def test_buckets_that_many_make_at_once_lock_nobody_out(pool: asyncpg.Pool
         await asyncio.gather(*(one_client(limits) for _ in range(8)))
 
 
+@pytest.mark.usefixtures("patient_limits")
 async def test_an_empty_bucket_of_requests_is_known_until_one_comes_back(pool: asyncpg.Pool) -> None:
     limits = (limit("requests", 1, burst=2), limit("tokens", 1, burst=1_000))
     first, second = demand(*limits), demand(*limits)
@@ -363,7 +365,7 @@ async def test_buckets_fill_again_after_the_clock_of_postgres_was_set_back(
     """Until it had come again to where it was, they would not, and refuse everybody for so long."""
     one = asked(100, tpm=100)
     assert (await limiter.admit(one)).refused is None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not await pool.fetchval("SELECT count(*) FROM gateways"):  # from now on the clock is known
             await asyncio.sleep(0.02)
     hour_us, source = 3_600_000_000, "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
@@ -372,14 +374,14 @@ async def test_buckets_fill_again_after_the_clock_of_postgres_was_set_back(
     )
     at_us = await pool.fetchval("SELECT at_us FROM limiter_state WHERE key = $1", TOKENS)
     limiter._upkeep_due.set()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while await pool.fetchval("SELECT at_us FROM limiter_state WHERE key = $1", TOKENS) > at_us - hour_us // 2:
             await asyncio.sleep(0.02)
     assert await units(pool, TOKENS) == 0
 
 
 async def test_a_tenant_whose_row_somebody_holds_takes_no_more_than_one_connection(
-    pool: asyncpg.Pool, limiter: PgLimiter
+    pool: asyncpg.Pool, limiter: PgLimiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever else asks meanwhile would wait for one of the six, as long as they wait for the row."""
     held, beside = uuid.UUID(int=21), uuid.UUID(int=22)
@@ -393,8 +395,10 @@ async def test_a_tenant_whose_row_somebody_holds_takes_no_more_than_one_connecti
         forgotten = operator.transaction()
         await forgotten.start()
         await operator.execute("SELECT FROM limiter_state WHERE key LIKE $1 FOR UPDATE", f"%{held}%")
+        monkeypatch.setattr("gateway.admission.pg_limiter.ADMIT_TIMEOUT_S", 0.5)
         with pytest.raises(Unavailable):
             await limiter.admit(one(held))
+        monkeypatch.setattr("gateway.admission.pg_limiter.ADMIT_TIMEOUT_S", 60)
         waiting = [asyncio.create_task(limiter.admit(one(held))) for _ in range(20)]
         for _ in range(5):
             assert (await limiter.admit(one(beside))).refused_by is None
@@ -403,7 +407,7 @@ async def test_a_tenant_whose_row_somebody_holds_takes_no_more_than_one_connecti
         assert {type(error) for error in refused} == {Unavailable}
         await forgotten.rollback()
     await asyncio.gather(*waiting, return_exceptions=True)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while limiter._held_up._asks:
             with contextlib.suppress(Unavailable):
                 await limiter.admit(one(held))

@@ -92,6 +92,7 @@ async def join(limiter: PgLimiter, one: Demand) -> None:
             return
 
 
+@pytest.mark.usefixtures("patient_limits")
 @pytest.mark.parametrize(
     ("per_minute", "burst", "tokens"), [(600, 1_000, 33), (100_000_000, 100_000_007, 3_700_003)], ids=["small", "100M"]
 )

@@ -39,7 +39,7 @@ async def bills(database_url: str) -> AsyncIterator[World]:
 
 
 @pytest.fixture
-async def gateway(database_url: str, bills: World) -> AsyncIterator[ScriptedGateway]:
+async def gateway(database_url: str, bills: World, patient_limits: None) -> AsyncIterator[ScriptedGateway]:
     """The model, its price, the tenant and its budget are rows; only the workers are scripted."""
     database = engine.create(database_url)
     await bills.pool.execute(

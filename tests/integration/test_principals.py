@@ -20,7 +20,7 @@ from gateway.db.catalogue import Limits
 from gateway.errors import Forbidden, InvalidKey, Unavailable
 from tests.clocks import HandClock
 
-WITHIN_S = 10.0  # a slow machine's second
+WITHIN_S = 60.0  # a slow machine's second
 
 
 @pytest.fixture
@@ -78,9 +78,10 @@ async def test_an_admin_key_has_the_admin_scope_alone(database: AsyncEngine, pri
     assert (await principals.resolve(header(key))).scopes == {"admin"}
 
 
-async def test_a_known_key_asks_the_database_nothing(database: AsyncEngine, principals: Principals) -> None:
+async def test_a_known_key_asks_the_database_nothing(database: AsyncEngine) -> None:
+    principals = Principals(database)  # without its poll, so that no change makes a key due
     key = await make_key(database)
-    await until(lambda: settled(database, principals, key))
+    await principals.resolve(header(key))
     statements: list[str] = []
     event.listen(
         database.sync_engine,
@@ -90,14 +91,6 @@ async def test_a_known_key_asks_the_database_nothing(database: AsyncEngine, prin
     for _ in range(20):
         await principals.resolve(header(key))
     assert statements == []
-
-
-async def settled(database: AsyncEngine, principals: Principals, key: str) -> bool:
-    """Whether a first look at the changes is behind us and the key is fresh."""
-    await principals.resolve(header(key))
-    await asyncio.sleep(1.1)
-    await principals.resolve(header(key))
-    return True
 
 
 async def test_one_answer_for_every_key_that_is_no_good(

@@ -73,4 +73,5 @@ async def test_a_client_that_sends_no_request_is_dropped(monkeypatch: pytest.Mon
         assert await reader.read() == b""
         writer.close()
         await writer.wait_closed()
+        monkeypatch.setattr(ops, "REQUEST_S", 60)
         assert (await fetch(port, get("/healthz/live")))[0] == 200

@@ -34,6 +34,6 @@ def test_nats_server_accepts_the_file() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=20,
+        timeout=60,
     )
     assert checked.returncode == 0, checked.stderr

@@ -58,13 +58,13 @@ def child(directory: DataDirectory, name: str, program: str, grace_s: float = 10
 
 
 async def logged(one: Child, text: str) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while text not in one.log.read_text():
             await asyncio.sleep(0.01)
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)
 
@@ -83,7 +83,7 @@ async def test_stages_end_in_reverse_order_on_a_signal(directory: DataDirectory,
             await supervisor.until(one, logged(one, "up"))
         asyncio.get_running_loop().call_later(0.1, interrupt)
 
-    await asyncio.wait_for(Supervisor(directory, Lines()).run(start), 30)
+    await asyncio.wait_for(Supervisor(directory, Lines()).run(start), 120)
     assert notes.read_text().split() == ["c", "b", "a"]
     assert not directory.state_file.exists()
 
@@ -94,10 +94,10 @@ async def test_a_child_that_ends_while_starting_is_reported_with_its_last_words(
 
     async def start(supervisor: Supervisor) -> None:
         await supervisor.start([good, bad])
-        await supervisor.until(bad, asyncio.sleep(20))
+        await supervisor.until(bad, asyncio.sleep(60))
 
     with pytest.raises(ChildFailed, match=r"(?s)bad ended with status 1.*tensor blk.3 is missing"):
-        await asyncio.wait_for(Supervisor(directory, Lines()).run(start), 30)
+        await asyncio.wait_for(Supervisor(directory, Lines()).run(start), 120)
     assert not good.running
 
 
@@ -112,7 +112,7 @@ async def test_one_that_never_gets_ready_is_reported(directory: DataDirectory) -
         await supervisor.until(slow, never())
 
     with pytest.raises(ChildFailed, match="slow did not become ready in time"):
-        await asyncio.wait_for(Supervisor(directory, Lines()).run(start), 30)
+        await asyncio.wait_for(Supervisor(directory, Lines()).run(start), 120)
     assert not slow.running
 
 
@@ -129,7 +129,7 @@ async def test_a_child_that_is_killed_is_started_again(directory: DataDirectory)
     await until(lambda: one.restarts == 1 and one.running)
     assert any("one was ended by SIGKILL" in line for line in terminal.lines)
     interrupt()
-    await asyncio.wait_for(running, 30)
+    await asyncio.wait_for(running, 120)
 
 
 async def test_a_child_that_falls_again_and_again_ends_the_stack(directory: DataDirectory) -> None:
@@ -140,7 +140,7 @@ async def test_a_child_that_falls_again_and_again_ends_the_stack(directory: Data
         await supervisor.start([good, bad])
 
     with pytest.raises(ChildFailed, match="bad ended with status 3 for the 6th time in 60 s"):
-        await asyncio.wait_for(Supervisor(directory, Lines(), restart_wait_s=0.001).run(start), 60)
+        await asyncio.wait_for(Supervisor(directory, Lines(), restart_wait_s=0.001).run(start), 120)
     assert not good.running
 
 
@@ -151,9 +151,9 @@ async def test_a_stubborn_child_is_killed_after_its_grace(directory: DataDirecto
         await supervisor.start([deaf])
         await supervisor.until(deaf, logged(deaf, "deaf"))
         interrupt()
-        await asyncio.sleep(20)
+        await asyncio.sleep(60)
 
-    await asyncio.wait_for(Supervisor(directory, Lines()).run(start), 30)
+    await asyncio.wait_for(Supervisor(directory, Lines()).run(start), 120)
     assert not deaf.running
 
 
@@ -173,7 +173,7 @@ def test_what_a_killed_supervisor_left_is_found_and_stopped(directory: DataDirec
     assert read == present
     assert [service.name for service in orphans.alive(read)] == ["left"]
     orphans.stop(read, lambda _: None)
-    reaper.join(20)
+    reaper.join(60)
     assert orphans.alive(read) == []
 
 

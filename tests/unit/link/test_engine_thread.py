@@ -48,7 +48,7 @@ class Reports:
         return sum(len(report.step.chunks) for report in self.all if report.step)
 
     async def until(self, condition) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not condition():
                 await asyncio.sleep(0.001)
 
@@ -60,7 +60,7 @@ async def running():
     thread = EngineThread(engine, reports, reports_max=4)
     thread.start()
     yield thread, reports, engine
-    assert await thread.stop(10)
+    assert await thread.stop(60)
 
 
 async def test_requests_go_in_and_reports_come_out_on_the_loop(running) -> None:
@@ -71,7 +71,7 @@ async def test_requests_go_in_and_reports_come_out_on_the_loop(running) -> None:
     assert reports.tokens == 5
     assert reports.threads == {threading.current_thread().name}
     assert reports.all[-1].stats.blocks_free == reports.all[-1].stats.blocks_total
-    assert thread.step_age_s() == 0 or thread.step_age_s() < 5
+    assert 0 <= thread.step_age_s() < 60
 
 
 async def test_an_abort_reports_its_counts_once(running) -> None:
@@ -90,8 +90,9 @@ async def test_an_abort_reports_its_counts_once(running) -> None:
 
 
 async def test_what_the_engine_refuses_is_reported(running) -> None:
+    """The first is so long that it has not ended when the second comes, however late that is."""
     thread, reports, _ = running
-    thread.add(request())
+    thread.add(request(max_tokens=2000))
     thread.add(request())
     await reports.until(lambda: any(report.refused for report in reports.all))
     [(name, error)] = [each for report in reports.all for each in report.refused]
@@ -129,8 +130,8 @@ async def test_a_broken_invariant_ends_the_thread_and_is_told(fault) -> None:
     thread.add(request())
     assert thread.failed is not None
     with pytest.raises(AssertionError):
-        await asyncio.wait_for(asyncio.shield(thread.failed), 10)
-    assert await thread.stop(10)
+        await asyncio.wait_for(asyncio.shield(thread.failed), 60)
+    assert await thread.stop(60)
 
 
 async def test_a_short_step_is_taken_before_the_next_one_begins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +152,7 @@ async def test_a_short_step_is_taken_before_the_next_one_begins(monkeypatch: pyt
     thread.add(request(max_tokens=200))
     await reports.until(lambda: reports.tokens == 200)
     assert set(ahead) == {0}
-    assert await thread.stop(10)
+    assert await thread.stop(60)
 
 
 async def test_the_engine_does_not_run_ahead_of_the_loop() -> None:
@@ -163,4 +164,4 @@ async def test_the_engine_does_not_run_ahead_of_the_loop() -> None:
     threading.Event().wait(0.2)  # the loop is stuck
     assert engine.stats().generated_tokens_total <= 6
     await reports.until(lambda: reports.tokens == 500)
-    assert await thread.stop(10)
+    assert await thread.stop(60)
