@@ -30,7 +30,7 @@ async def client(gateway: ScriptedGateway) -> AsyncIterator[openai.AsyncOpenAI]:
         yield connected
 
 
-async def test_a_chat_answer_has_openais_fields(gateway: ScriptedGateway) -> None:
+async def test_a_chat_answer(gateway: ScriptedGateway) -> None:
     answer = await gateway.post(CHAT, ASK)
     assert answer.status == 200
     assert answer.headers["content-type"] == "application/json"
