@@ -125,7 +125,7 @@ class Trial:
         return decision.refused.metric
 
 
-async def test_a_refusal_by_any_limit_changes_nothing(pool: asyncpg.Pool) -> None:
+async def test_whatever_limit_refuses(pool: asyncpg.Pool) -> None:
     """Each metric at each level, beside others of any level; zero and shadow mode among them."""
     seed = random.SystemRandom().randrange(2**32)
     sys.stdout.write(f"{seed = }")  # pytest shows it when the test fails
