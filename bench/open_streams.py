@@ -11,10 +11,8 @@ from bench.workload import Workload
 
 MODEL = "SmolLM2-135M-Instruct"
 STEP_US = 1_000_000
-WAVE, WAVE_S = (
-    100,
-    4.0,
-)  # streams per wave and seconds between waves: of all 2,000 at once, some are refused, as they should be
+# Streams per wave and seconds between waves: of all 2,000 at once, some are refused, as they should be.
+WAVE, WAVE_S = 100, 4.0
 SLACK_S = 10  # for the last wave to be open before the first ends
 PROMPT_TOKENS = 16
 KV_BYTES = 8 * 2**30

@@ -112,9 +112,8 @@ def prefix() -> Row:
         totals, tokens = _finish(engine)
         prompt_tokens += sum(total.prompt_tokens for total in totals)
         cached += sum(total.cached_tokens for total in totals)
-        computed += tokens - sum(
-            total.completion_tokens - 1 for total in totals
-        )  # the last token of an answer is not computed
+        # The last token of an answer is not computed.
+        computed += tokens - sum(total.completion_tokens - 1 for total in totals)
     assert computed + cached == prompt_tokens
     return {
         "requests": PREFIX_REQUESTS,

@@ -96,9 +96,8 @@ class Driven:
         self._inner.warm_up()
         self._warm_up_s = time.perf_counter() - start
         self._weights_bytes = decoder.weights.nbytes
-        self._bytes_read = (
-            self._weights_bytes - decoder.weights.embedding.nbytes
-        )  # of which a step reads only a few rows
+        # Of the embedding a step reads only a few rows.
+        self._bytes_read = self._weights_bytes - decoder.weights.embedding.nbytes
         self._kv_token_bytes = token_bytes(self._config, kv_dtype or dtype)
         self._runner = _Timed(self._inner)
         options = EngineConfig(

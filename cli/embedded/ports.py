@@ -6,10 +6,8 @@ import secrets
 import socket
 
 LOOPBACK = "127.0.0.1"
-PORT_MIN, PORTS = (
-    20_000,
-    12_000,
-)  # below the ports that Linux (from 32,768) and macOS (from 49,152) give to outgoing connections
+# Below the ports that Linux (from 32,768) and macOS (from 49,152) give to outgoing connections.
+PORT_MIN, PORTS = 20_000, 12_000
 
 
 def is_free(port: int, host: str = LOOPBACK) -> bool:

@@ -45,9 +45,8 @@ class Start:
             keys = await self._database(urls, secrets)
         demo.write(self.directory, self.settings, urls, keys)
         gateways = stack.gateways(self.settings, self.directory, self.environ, urls)
-        await supervisor.start(
-            gateways
-        )  # started last and so stopped first, while workers can still finish their streams
+        # Started last and so stopped first, while workers can still finish their streams.
+        await supervisor.start(gateways)
         with self.terminal.spinner("starting gateways and workers"):
             await supervisor.until_healthy([*workers, *gateways], self.settings.start_s)
         self._welcome()

@@ -12,12 +12,8 @@ from typing import Final, Self
 
 import msgspec
 
-PIECEWISE: Final = (
-    "ByteLevel",
-    "Digits",
-    "NFC",
-    "Split",
-)  # normalizers and pre-tokenizers that never look beyond a passage
+# Normalizers and pre-tokenizers that never look beyond a passage.
+PIECEWISE: Final = ("ByteLevel", "Digits", "NFC", "Split")
 
 Encode = Callable[[list[str]], list[list[int]]]
 """Encodes each text independently of the others."""

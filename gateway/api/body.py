@@ -25,10 +25,8 @@ DISCARD_S = 10.0
 DISCARD_IDLE_S = 2.0  # without a byte: a client without a key must not hold connections by sending nothing
 MESSAGE_CHARS_MAX = 300
 HALF_A_PAIR = "it has half of a surrogate pair (\\ud800 to \\udfff), which is no character"
-HALF_A_PAIR_FAULTS = (
-    "surrogate pair",
-    "end of hex escape",
-)  # msgspec's messages for it, in fields that it reads and in fields that it skips
+# msgspec's messages for it, in fields that it reads and in fields that it skips.
+HALF_A_PAIR_FAULTS = ("surrogate pair", "end of hex escape")
 TRUNCATED = "Input data was truncated"
 ROOM = b" " * 8  # lets msgspec distinguish half a surrogate pair near the end of a body from a truncated body
 ASKED_FOR = "forebay.body_asked_for"  # key in a scope: the client may have begun to send the body

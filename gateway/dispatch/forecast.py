@@ -102,9 +102,8 @@ def forecast(members: Sequence[Member], *, tier: int, ahead: Work, own: Work) ->
         return None
     if not pool.measured:
         return Forecast(room_s, 0.0)
-    rate = (
-        pool.prompt_tokens_per_s / pool.measured
-    )  # of one worker; members without a measurement are assumed to equal the others
+    # Of one worker; members without a measurement are assumed to equal the others.
+    rate = pool.prompt_tokens_per_s / pool.measured
     fresh = 1 - pool.cached_share / len(members)
     prompts_s = (pool.prompt_tokens_left + ahead.tokens) * fresh / (rate * len(members))
     return Forecast(max(room_s, prompts_s), own.tokens * fresh / rate)

@@ -20,9 +20,8 @@ from shared.jobs import JobQueue, QueueMissing, QueueRefused
 from shared.nats_client import Answer
 from shared.tasks import Tasks
 
-TTL_SLACK_S: Final = (
-    10  # beyond the deadline, at which the gateway takes its job back; the stream's expiry is a safety net
-)
+# Beyond the deadline, at which the gateway takes its job back; the stream's expiry is a safety net.
+TTL_SLACK_S: Final = 10
 TRY_S: Final = 1.0
 PAUSE_S: Final = 0.05
 FULL_RETRY_AFTER_MS: Final = 1000

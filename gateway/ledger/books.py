@@ -19,9 +19,8 @@ from shared.bus import Bus, BusError
 PERIOD_S: Final = 5.0
 LINES_MAX: Final = 20_000  # taken into the rollups in one transaction
 STATEMENT_TIMEOUT_S: Final = 30.0
-LOOK_SLACK: Final = timedelta(
-    seconds=1
-)  # for what the server may store between the reading of the stream and of its clock
+# For what the server may store between the reading of the stream and of its clock.
+LOOK_SLACK: Final = timedelta(seconds=1)
 
 _ROLL_UP: Final = "SELECT roll_up_usage($1)"
 _NOTE: Final = (

@@ -1,13 +1,17 @@
-"""Connections to the database of a test, and the limiter of a gateway over one."""
+"""What many tests start from: connections to the database, the limiter of a gateway over one, a gateway with scripted
+neighbours, and the official client.
+"""
 
 from collections.abc import AsyncIterator
 
 import asyncpg
+import openai
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.admission.pg_limiter import PgLimiter
 from gateway.db import engine, pools
+from tests.scripted_gateway import KEY, ScriptedGateway, scripted_gateway
 
 
 @pytest.fixture
@@ -47,3 +51,17 @@ async def limiter(pool: asyncpg.Pool, patient_limits: None) -> AsyncIterator[PgL
     """Of the gateway gw-a."""
     async with PgLimiter(pool, gateway_id="gw-a") as limiter:
         yield limiter
+
+
+@pytest.fixture
+async def gateway() -> AsyncIterator[ScriptedGateway]:
+    """Without a database. At its end every job must have been settled once."""
+    async with scripted_gateway() as gateway:
+        yield gateway
+        await gateway.check_settled()
+
+
+@pytest.fixture
+async def client(gateway: ScriptedGateway) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=gateway.base + "/v1", api_key=KEY, max_retries=0) as connected:
+        yield connected

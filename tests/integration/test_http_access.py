@@ -1,7 +1,6 @@
 """What a principal may do, over real HTTP: from where, with which models and which fields; and headers that lie."""
 
 import uuid
-from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
@@ -17,7 +16,6 @@ from tests.scripted_gateway import (
     ScriptedGateway,
     ScriptedLimiter,
     ScriptedPrincipals,
-    eventually,
     scripted_gateway,
     scripted_services,
 )
@@ -26,13 +24,6 @@ from tests.tiny_model import MODEL, MODEL_ID
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}
-
-
-@pytest.fixture
-async def gateway() -> AsyncIterator[ScriptedGateway]:
-    async with scripted_gateway() as running:
-        yield running
-        await eventually(lambda: running.services.gate.taken == 0)
 
 
 def become(gateway: ScriptedGateway, **what: object) -> None:

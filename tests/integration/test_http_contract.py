@@ -12,7 +12,7 @@ from gateway.errors import GatewayError
 from shared import wire
 from tests.answers import Answer
 from tests.integration.test_http_hostile import raw
-from tests.scripted_gateway import AUTH, KEY, Play, ScriptedGateway, eventually, scripted_gateway
+from tests.scripted_gateway import AUTH, KEY, Play, ScriptedGateway, eventually
 from tests.tiny_model import MODEL
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -55,13 +55,6 @@ NO_HEADS = [
     "x-a: b\n c: d",
     "x-a: b" + "\nx-b: c" * 500,
 ]
-
-
-@pytest.fixture
-async def gateway() -> AsyncIterator[ScriptedGateway]:
-    async with scripted_gateway() as running:
-        yield running
-        await eventually(lambda: running.services.gate.taken == 0)
 
 
 @pytest.fixture

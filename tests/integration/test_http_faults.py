@@ -1,31 +1,16 @@
 """Requests that are refused or break, over real HTTP: status, body and headers, and no stream that ends in silence."""
 
-from collections.abc import AsyncIterator
-
 import msgspec
 import openai
 import pytest
 
 from gateway.admission.limiter import Decision, LimitState
 from gateway.errors import DeadlineExceeded, QueueFull, RequestFailed, Unavailable, WorkerLost
-from tests.scripted_gateway import ADMIN_KEY, KEY, Play, ScriptedGateway, eventually, scripted_gateway
+from tests.scripted_gateway import ADMIN_KEY, Play, ScriptedGateway, eventually
 from tests.tiny_model import MODEL, chat_prompt_tokens
 
 CHAT = "/v1/chat/completions"
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}
-
-
-@pytest.fixture
-async def gateway() -> AsyncIterator[ScriptedGateway]:
-    async with scripted_gateway() as running:
-        yield running
-        await running.check_settled()
-
-
-@pytest.fixture
-async def client(gateway: ScriptedGateway) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=gateway.base + "/v1", api_key=KEY, max_retries=0) as connected:
-        yield connected
 
 
 async def test_errors_as_the_official_client_sees_them(gateway: ScriptedGateway, client: openai.AsyncOpenAI) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator
 
 import aiohttp
 import msgspec
@@ -16,14 +15,6 @@ from tests.tiny_model import MODEL, chat_prompt_tokens
 CHAT = "/v1/chat/completions"
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 400}
 PROMPT = chat_prompt_tokens("hi")
-
-
-@pytest.fixture
-async def gateway() -> AsyncIterator[ScriptedGateway]:
-    async with scripted_gateway() as running:
-        yield running
-        await eventually(lambda: running.services.gate.taken == 0)
-        assert running.dispatcher.open_now == 0
 
 
 async def endless(play: Play) -> None:

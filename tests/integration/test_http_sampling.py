@@ -1,12 +1,10 @@
 """Sampling parameters over real HTTP: each reaches the worker as it was meant, or is a 400 that names it."""
 
-from collections.abc import AsyncIterator
-
 import msgspec
 import pytest
 
 from shared import wire
-from tests.scripted_gateway import Play, ScriptedGateway, scripted_gateway
+from tests.scripted_gateway import Play, ScriptedGateway
 from tests.tiny_model import BOS, CONTEXT, MODEL
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -49,13 +47,6 @@ EVERYTHING = {
     "ignore_eos": True,
     "stop": "end",
 }
-
-
-@pytest.fixture
-async def gateway() -> AsyncIterator[ScriptedGateway]:
-    async with scripted_gateway() as running:
-        yield running
-        await running.check_settled()
 
 
 @pytest.fixture(params=[CHAT, COMPLETIONS])

@@ -39,9 +39,7 @@ class _Tier:
     counters: dict[str, float] = field(default_factory=dict[str, float])  # of active and idle tenants
     places: dict[str, set[Place]] = field(default_factory=dict[str, set[Place]])  # of active tenants
     idle: OrderedDict[str, None] = field(default_factory=OrderedDict[str, None])  # longest idle first
-    bounds: list[tuple[float, str]] = field(
-        default_factory=list[tuple[float, str]]
-    )  # a heap of lower bounds of counters
+    bounds: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])  # a heap: below the counters
     base: float = 0.0  # the counter of the last tenant to leave the tier empty
     share: float = 0.0  # what was served, for each of those who were active
     credit: float = 0.0

@@ -58,9 +58,8 @@ def floors_of(top: Tensor, totals: Tensor, limits: Limits) -> tuple[Tensor, Tens
         inside = floors > last
         alive = torch.where(top < floors, -math.inf, top)
         totals = torch.where(inside, top[:, :1] - alive.log_softmax(-1)[:, :1], totals)
-    edge = torch.searchsorted(
-        (alive - totals).exp_().cumsum_(-1), limits.top_p
-    )  # the first token at which the sum reaches top_p
+    # The first token at which the sum reaches top_p.
+    edge = torch.searchsorted((alive - totals).exp_().cumsum_(-1), limits.top_p)
     reached = (edge < n) & (limits.top_p < 1)
     floors = torch.where(reached, torch.maximum(top.gather(1, edge.clamp_(max=n - 1)), floors), floors)
     uncut = (limits.top_k == 0) & torch.isneginf(limits.min_p_log)

@@ -9,9 +9,8 @@ from worker.link.speed import Speed
 def worker_load(
     stats: EngineStats, config: EngineConfig, speed: Speed, *, prompt_tokens_left: int, floor_share: float
 ) -> wire.WorkerLoad:
-    held = sum(
-        load.held_blocks for load in stats.tiers.values()
-    )  # reserved for choices that wait for their shared prompt
+    # Reserved for choices that wait for their shared prompt.
+    held = sum(load.held_blocks for load in stats.tiers.values())
     spare = int(stats.blocks_total * config.watermark) + held
     return wire.WorkerLoad(
         places=config.sequences_max,

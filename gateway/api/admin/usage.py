@@ -53,9 +53,8 @@ class AdjustmentQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_field
 @get("/usage")
 async def get_usage(call: Call, query: UsageQuery) -> UsageReport:
     """Requests, tokens and cost by tenant and model, and until when bills are complete."""
-    completeness = await reconciliation.completeness(
-        call.connection
-    )  # before the sums are read, so that they include at least this much
+    # Before the sums are read, so that they include at least this much.
+    completeness = await reconciliation.completeness(call.connection)
     rows = await usage.totals(
         call.connection, tenant=query.tenant, since=query.since, until=query.until, rows_max=ROWS_MAX + 1
     )
