@@ -1,7 +1,8 @@
 """What a gateway grants while Postgres is away, and what it owes Postgres afterwards.
 
 It grants a local share (limit / live gateways) of each limit. The share starts empty, so that an outage adds no burst,
-and fills from the moment of Postgres's last answer: what a limit refilled since then nobody has granted here. On return, what was used is charged to the shared buckets. Budgets cannot be checked here: requests under a budget are
+and fills from the moment of Postgres's last answer: what a limit refilled since then nobody has granted here. On
+return, what was used is charged to the shared buckets. Budgets cannot be checked here: requests under a budget are
 admitted for a grace period, then refused.
 """
 
