@@ -1,7 +1,7 @@
 """The arithmetic of token buckets: state and time in, state out. No clock, no I/O.
 
-The Postgres functions of `migrations/versions/v0002_limiter.sql` and `v0008_limits.sql` compute the same under row
-locks; a test runs both through one history and compares them. A level is an integer in units of 1/60,000,000 token, so
+The Postgres functions of `migrations/versions/` (0002, 0008 and 0013) compute the same under row locks; a test runs
+both through one history and compares them. A level is an integer in units of 1/60,000,000 token, so
 that microseconds times the limit per minute is exact at any rate.
 
 Invariants: a level never exceeds its burst; over any span, what is taken and not given back is at most one burst plus

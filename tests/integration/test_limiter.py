@@ -212,7 +212,7 @@ async def test_behind_a_pooler_no_statement_is_prepared_by_name(database_url: st
         assert await pool.fetchval("SELECT count(*) FROM pg_prepared_statements WHERE name <> ''") == 0
 
 
-async def test_an_abandoned_lease_is_refunded_once_and_a_late_settlement_is_nothing(pool: asyncpg.Pool) -> None:
+async def test_an_abandoned_lease_is_refunded_once_and_not_again_by_a_late_settlement(pool: asyncpg.Pool) -> None:
     abandoned, kept = asked(90, tpm=1, burst=1_000), asked(500, tpm=1, burst=1_000)
     for one in (abandoned, kept):
         await admit(pool, one)
@@ -220,6 +220,8 @@ async def test_an_abandoned_lease_is_refunded_once_and_a_late_settlement_is_noth
     await pool.execute(expire, abandoned.request_id)
     assert await pool.fetchval("SELECT expire_leases(10)") == 1
     assert await pool.fetchval("SELECT expire_leases(10)") == 0
+    assert await units(pool, TOKENS) // UNITS == 500
+    assert await pool.fetchval(SETTLE, [abandoned.request_id], [0], [0]) == 1
     assert await pool.fetchval(SETTLE, [abandoned.request_id], [0], [0]) == 0
     assert await units(pool, TOKENS) // UNITS == 500
     assert await pool.fetchval("SELECT request_id FROM inflight") == kept.request_id
