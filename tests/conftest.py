@@ -14,14 +14,18 @@ from worker.models import threads
 def pytest_configure() -> None:
     """Plain tracebacks: where rich is installed, structlog draws each with all its locals, which takes seconds on a
     busy machine. Code is compiled with the optimisation of a worker, which takes a quarter less time than the default.
-    No example of a property is timed, and drawing none: a busy machine would make it fail. The examples are the same
-    each time, so that a change is judged by what it changed; HYPOTHESIS_PROFILE=search draws others.
+    Compute threads sleep while they wait, as a worker's do: tests share the cores among themselves, and a thread that
+    spins takes the core that it waits for. No example of a property is timed, and drawing none: a busy machine would
+    make it fail. The examples are the same each time, so that a change is judged by what it changed;
+    HYPOTHESIS_PROFILE=search draws others.
     """
     untimed = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
     hypothesis.settings.register_profile("same", derandomize=True, **untimed)
     hypothesis.settings.register_profile("search", **untimed)
     hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
     os.environ.setdefault(threads.OPTIMISATION, threads.ENOUGH)
+    os.environ.setdefault(threads.WAIT_POLICY, threads.PASSIVE)
+    os.environ.setdefault(threads.SPIN, threads.SPIN_TURNS)
     *processors, _ = structlog.get_config()["processors"]
     renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(processors=[*processors, renderer])

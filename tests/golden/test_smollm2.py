@@ -91,19 +91,27 @@ def answer(engine: Engine, requests: dict[str, tuple[list[int], SamplingParams]]
     return answers
 
 
-def greedy(case: dict[str, Any], max_tokens: int) -> tuple[list[int], SamplingParams]:
-    return case["prompt_ids"], SamplingParams(max_tokens=max_tokens, temperature=0.0, logprobs=5)
+def greedy(case: dict[str, Any], max_tokens: int | None = None) -> tuple[list[int], SamplingParams]:
+    """A golden prompt, to be continued for as long as its tokens are certain, or for fewer."""
+    sampling = SamplingParams(max_tokens=max_tokens or case["stable_tokens"], temperature=0.0, logprobs=5)
+    return case["prompt_ids"], sampling
 
 
-def check(case: dict[str, Any], got: Answer, max_tokens: int) -> None:
-    stable = min(case["stable_tokens"], max_tokens)
-    assert got.ids[:stable] == case["output_ids"][:stable]
+def check(case: dict[str, Any], got: Answer, tokens: int | None = None) -> None:
+    """The first `tokens` of an answer, by default all that are certain, and the likeliest candidates of its first."""
+    stable = tokens or case["stable_tokens"]
+    assert got.ids == case["output_ids"][:stable]
     top = got.logprobs[0].top
     assert [token for token, _, _ in top] == [token for token, _ in case["first_step_top5"]]
     expected = [value for _, value in case["first_step_top5"]]
     assert [value for _, value, _ in top] == pytest.approx(expected, abs=LOGPROB_TOLERANCE)
     if got.ids == case["output_ids"]:
         assert (got.text, got.finish) == (case["text"], case["finish"])
+
+
+def check_warm(got: Answer) -> None:
+    """All full blocks of the prompt were cached, but never its last token."""
+    assert got.cached_tokens == (got.prompt_tokens - 1) // BLOCK_SIZE * BLOCK_SIZE
 
 
 @pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
@@ -115,44 +123,46 @@ def test_template_and_tokenizer_give_the_same_prompt(fp32, case):
 
 
 @pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
-def test_one_request_alone(fp32, case):
-    got = answer(engine(fp32), {"a": greedy(case, case["stable_tokens"])})["a"]
-    check(case, got, case["stable_tokens"])
-    assert got.prompt_tokens == len(case["prompt_ids"])
+def test_one_request_alone_cold_and_with_a_warm_cache(fp32, case):
+    single = engine(fp32)
+    cold, warm = (answer(single, {"a": greedy(case)})["a"] for _ in range(2))
+    check(case, cold)
+    check(case, warm)
+    assert cold.prompt_tokens == warm.prompt_tokens == len(case["prompt_ids"])
+    assert cold.cached_tokens == 0
+    check_warm(warm)
 
 
-def sixteen(max_tokens: int) -> dict[str, tuple[list[int], SamplingParams]]:
-    """All cases, and the first four a second time."""
-    return {str(n): greedy(CASES[n % len(CASES)], max_tokens) for n in range(16)}
-
-
-def check_all(got: dict[str, Answer], max_tokens: int) -> None:
+def check_all(got: dict[str, Answer], tokens: int | None = None) -> None:
     for name, found in got.items():
-        check(CASES[int(name) % len(CASES)], found, max_tokens)
+        check(CASES[int(name) % len(CASES)], found, tokens)
 
 
 def test_sixteen_requests_share_steps_cold_and_with_a_warm_cache(fp32):
     batch = engine(fp32, sequences_max=16)
-    check_all(answer(batch, sixteen(24)), 24)
-    warm = answer(batch, sixteen(8))
-    check_all(warm, 8)
-    for found in warm.values():  # all full blocks, but never the last token
-        assert found.cached_tokens == (found.prompt_tokens - 1) // BLOCK_SIZE * BLOCK_SIZE
+    sixteen = {str(n): greedy(CASES[n % len(CASES)]) for n in range(16)}
+    check_all(answer(batch, sixteen))
+    warm = answer(batch, sixteen)
+    check_all(warm)
+    for found in warm.values():
+        check_warm(found)
 
 
 def test_prompts_in_chunks_of_seven(fp32):
     batch = engine(fp32, tokens_per_step=7, sequences_max=7)
-    check_all(answer(batch, sixteen(4)), 4)
+    check_all(answer(batch, {str(n): greedy(case) for n, case in enumerate(CASES)}))
 
 
 def test_sequences_that_are_preempted(fp32):
-    batch = engine(fp32, blocks_total=24, tokens_per_step=64, sequences_max=16)
-    check_all(answer(batch, sixteen(24)), 24)
+    """The longest answers begin together and grow into each other's blocks."""
+    batch = engine(fp32, blocks_total=18, tokens_per_step=64, sequences_max=16)
+    longest_first = sorted(range(len(CASES)), key=lambda n: -CASES[n]["stable_tokens"])
+    check_all(answer(batch, {str(n): greedy(CASES[n]) for n in longest_first}))
     assert batch.stats().preemptions_total > 0
 
 
 def test_the_weights_as_the_file_keeps_them_give_the_same_answers(kept):
-    check_all(answer(engine(kept), {str(n): greedy(CASES[n], 12) for n in range(6)}), 12)
+    check_all(answer(engine(kept), {str(n): greedy(case) for n, case in enumerate(CASES)}))
 
 
 def test_a_sampled_answer_is_the_same_alone_among_others_and_after_preemptions(fp32):

@@ -15,7 +15,7 @@ from pathlib import Path
 import kernels
 
 WAIT_POLICY, SPIN, COUNT, CACHE = "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "NUMBA_NUM_THREADS", "NUMBA_CACHE_DIR"
-SPIN_TURNS = "1000"  # some microseconds
+PASSIVE, SPIN_TURNS = "PASSIVE", "1000"  # some microseconds
 ROOM_BYTES = 2**26  # some ten times what compiled code takes
 PICKLED = b"\x80", b"."  # how what numba keeps begins and ends
 OPTIMISATION, ENOUGH = "NUMBA_OPT", "2"  # 3 takes a quarter longer to compile, and what it makes is no faster
@@ -29,7 +29,7 @@ def prepare(environ: MutableMapping[str, str], threads: int) -> None:
     shared cores a step of 16 sequences took 0.4 s with sleep and 1.8 s with spinning. Asleep at once, it must be woken
     for each of a step's 300 operations, at 30 us instead of 4.
     """
-    environ.setdefault(WAIT_POLICY, "PASSIVE")
+    environ.setdefault(WAIT_POLICY, PASSIVE)
     environ.setdefault(SPIN, SPIN_TURNS)
     environ.setdefault(COUNT, str(threads))
     environ.setdefault(OPTIMISATION, ENOUGH)
