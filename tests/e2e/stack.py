@@ -22,7 +22,7 @@ from gateway.db import catalogue, engine
 from gateway.db.catalogue import Limits
 from tests.services import free_port
 
-START_SECONDS_MAX = 120
+START_SECONDS_MAX = 240
 STOP_SECONDS_MAX = 120
 
 
@@ -164,7 +164,11 @@ def running(*, gateways: int = 1, workers: int = 1, env: dict[str, str] | None =
             "FOREBAY_OPS_PORT": str(stack.ops_port),
             "FOREBAY_METRICS_PORT": str(stack.metrics_port),
         }
-        started = forebay("up", "--detach", env=settings, seconds_max=START_SECONDS_MAX)
+        try:
+            started = forebay("up", "--detach", env=settings, seconds_max=START_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            forebay("down", env=settings, seconds_max=STOP_SECONDS_MAX)
+            raise
         assert started.returncode == 0, started.stderr + started.stdout
         try:
             yield stack

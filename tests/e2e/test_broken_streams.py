@@ -14,7 +14,7 @@ def test_errors_before_the_stream_are_ordinary_answers(api: Api, stack: Stack) -
     assert_error(Api(api.base_url, stack.create_revoked_key()).chat(stream=True), 401)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_a_killed_worker_ends_its_streams_with_an_error_and_a_bill(own_stack: Stack, abc_token: int) -> None:
     api = Api(own_stack.base_urls[0], own_stack.acme_key)
     body = chat_body("x", max_tokens=8_000, stream=True, **force(abc_token))

@@ -67,7 +67,7 @@ def test_a_full_answer_is_one_row_with_the_client_s_own_counts(api: Api, stack: 
     assert (row["finish"], row["final"], row["attempt"]) == ("length", True, 1)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_fifty_clients_that_hang_up_leave_nothing_behind(api: Api, stack: Stack) -> None:
     for round_ in range(50):
         with open_request(api, "/chat/completions", chat_body("x", **LONG)) as connection:

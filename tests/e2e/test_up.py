@@ -17,7 +17,7 @@ from tests.e2e.conftest import FAKE
 from tests.e2e.stack import Stack, forebay, running
 from tests.services import free_port
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def test_state_survives_a_restart_and_a_shell_that_sourced_demo_env(mine: Stack)
     wait_for(lambda: len(mine.usage(request)) == 1, what="the usage row")
     before = mine.environ
     assert forebay("down", env=settings(mine)).returncode == 0
-    again = forebay("up", "--detach", env={**before, **settings(mine)}, seconds_max=120)
+    again = forebay("up", "--detach", env={**before, **settings(mine)}, seconds_max=240)
     assert again.returncode == 0, again.stderr
     assert mine.environ == before
     assert {service.name for service in mine.present.services} >= {"postgres", "nats"}
@@ -147,7 +147,7 @@ def test_a_killed_supervisor_s_leftovers_are_stopped_by_the_next_up(mine: Stack)
     os.kill(left.supervisor.pid, signal.SIGKILL)
     wait_for(lambda: left.supervisor.find() is None, what="the supervisor is gone")
     assert len(orphans.alive(left)) == 4
-    again = forebay("up", "--detach", env=settings(mine), seconds_max=120)
+    again = forebay("up", "--detach", env=settings(mine), seconds_max=240)
     assert again.returncode == 0, again.stderr
     assert "left by an `up` that was killed" in again.stdout
     assert orphans.alive(left) == []
@@ -169,7 +169,7 @@ def test_ctrl_c_stops_every_process(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "cli.main", "up", "--data-dir", str(directory.root)]
     process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        wait_for(lambda: _phase(directory) == "ready", seconds=120, what="ready")
+        wait_for(lambda: _phase(directory) == "ready", seconds=240, what="ready")
         present = state.load(directory.state_file)
         assert present is not None
         marks = [service.mark for service in present.services]
