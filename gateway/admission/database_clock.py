@@ -1,4 +1,4 @@
-"""Notices that the clock of Postgres was set back, and lets buckets fill by it again.
+"""Notices that the clock of Postgres was set, and lets buckets fill by it again if it was set back.
 
 A bucket is filled up to a moment of that clock, and does not fill again before the clock has passed it: a step back of
 an hour, by NTP or with a virtual machine, would refuse everybody for an hour, with a Retry-After that is untrue. Knows
@@ -35,13 +35,16 @@ class DatabaseClock:
         self._looks = 0
         self._log = log.get("limiter")
 
-    async def observe(self, database_us: int) -> None:
-        """It was `database_us` there just now. Raises what `pools.AWAY` names."""
+    async def observe(self, database_us: int) -> bool:
+        """It was `database_us` there just now. Whether that was to be expected. Raises what `pools.AWAY` names."""
         ahead_us = database_us - self._now_us()
-        if self._ahead_us is not None and self._ahead_us - ahead_us > STEP_US:
-            self._log.warning("limiter.postgres_clock_set_back", seconds=(self._ahead_us - ahead_us) / 1_000_000)
-            self._looks = LOOKS
+        step_us = 0 if self._ahead_us is None else ahead_us - self._ahead_us
         self._ahead_us = ahead_us
+        if abs(step_us) > STEP_US:
+            self._log.warning("limiter.postgres_clock_set", seconds=step_us / 1_000_000)
+        if step_us < -STEP_US:
+            self._looks = LOOKS
         if self._looks:
             await pools.fetch(self._pool, _REWIND, timeout_s=TIMEOUT_S)
             self._looks -= 1
+        return abs(step_us) <= STEP_US

@@ -1,30 +1,37 @@
 """The open requests of this gateway and the rows of `inflight` that stand for them.
 
-A row lives as long as its lease, which this module renews. When a crash of Postgres has emptied the table (recognized
-by a new epoch), the rows of what is still open are written again, once; so are those of requests that were admitted
-while Postgres was away. A gateway that was killed renews nothing, so its rows expire.
+A row counts as long as its lease, which this module renews. A gateway that was killed renews nothing, so its rows
+lapse; one that was only cut off finds them lapsed, and its renewal makes them count again. When a crash of Postgres has
+emptied the table (recognized by a new epoch), the rows of what is still open are written again, once; so are those of
+requests that were admitted while Postgres was away. Invariant: no gateway lets others' rows lapse that has not seen
+Postgres, and its steady clock, for as long as any living gateway needs to renew them.
 """
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import asyncpg
 
 from gateway.admission.cap import AMOUNT_MAX
+from gateway.admission.contact import Contact
 from gateway.admission.database_clock import DatabaseClock
 from gateway.admission.limiter import Demand
 from gateway.db import pools
 from shared import log
 
 LEASE_MS: Final = 15_000
+RENEW_S: Final = 5.0
+# Half a lease: a gateway that had renewed RENEW_S before such a gap still has time to do so after it.
+GAP_US: Final = LEASE_MS * 500
+ENOUGH_US: Final = LEASE_MS * 1_000 + int(RENEW_S * 1_000_000)
 TIMEOUT_S: Final = 2.0
 EXPIRE_ROWS_MAX: Final = 1_000
 
 _RENEW = "SELECT *, clock_us() AS now_us FROM renew($1, $2, $3)"
 _RESTORE = "SELECT restore($1, $2, $3, $4, $5, $6, $7, $8, $9)"
-_EXPIRE = "SELECT expire_leases($1)"
+_EXPIRE = "SELECT expire_leases($1) AS lapsed"
 
 
 @dataclass(slots=True)
@@ -35,10 +42,11 @@ class Lease:
 
 
 class Leases:
-    def __init__(self, pool: asyncpg.Pool, gateway_id: str, clock: DatabaseClock) -> None:
+    def __init__(self, pool: asyncpg.Pool, gateway_id: str, now_us: Callable[[], int]) -> None:
         self._pool = pool
         self._gateway_id = gateway_id
-        self._clock = clock
+        self._clock = DatabaseClock(pool, now_us)
+        self._contact = Contact(now_us, gap_us=GAP_US, enough_us=ENOUGH_US)
         self._log = log.get("limiter")
         self._open: dict[uuid.UUID, Lease] = {}
 
@@ -63,10 +71,16 @@ class Leases:
         """How many gateways are alive. Raises what `pools.AWAY` names."""
         written = [request_id for request_id, lease in self._open.items() if lease.epoch is not None]
         [row] = await pools.fetch(self._pool, _RENEW, self._gateway_id, written, LEASE_MS, timeout_s=TIMEOUT_S)
-        await self._clock.observe(row["now_us"])
+        self._contact.seen(steady=await self._clock.observe(row["now_us"]))
         await self._restore(row["epoch"])
-        await pools.fetch(self._pool, _EXPIRE, EXPIRE_ROWS_MAX, timeout_s=TIMEOUT_S)
+        if self._contact.lasting:
+            await self._expire()
         return row["gateways"]
+
+    async def _expire(self) -> None:
+        [row] = await pools.fetch(self._pool, _EXPIRE, EXPIRE_ROWS_MAX, timeout_s=TIMEOUT_S)
+        if row["lapsed"]:
+            self._log.warning("limiter.leases_lapsed", requests=row["lapsed"])
 
     async def _restore(self, epoch: int) -> None:
         lost = [lease for lease in self._open.values() if lease.epoch != epoch]

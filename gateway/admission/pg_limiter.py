@@ -1,9 +1,9 @@
 """The limiter that is exact over any number of gateways: buckets, caps, budgets and reservations are in Postgres.
 
 An admission takes one round trip, unless a late settlement would refuse it (`overdue`); starts and settlements are
-written in batches. While Postgres cannot decide, this gateway's local share does (`grace`). Every admission ends in
-exactly one refund: by `settle`, by the ledger, or, when this process dies, by its lease, which then expires. Postgres's
-clock decides, never this process's.
+written in batches. While Postgres cannot decide, this gateway's local share does (`grace`). Every admission is closed
+exactly once, by `settle` or by the ledger, and its buckets then lack what it used, whether or not its lease had run out
+meanwhile. Postgres's clock decides, never this process's.
 """
 
 import asyncio
@@ -19,10 +19,9 @@ import asyncpg
 from gateway.admission import claims
 from gateway.admission.bucket import Level
 from gateway.admission.claims import Verdict
-from gateway.admission.database_clock import DatabaseClock
 from gateway.admission.grace import Grace
 from gateway.admission.held_up import HeldUp
-from gateway.admission.leases import LEASE_MS, Leases
+from gateway.admission.leases import LEASE_MS, RENEW_S, Leases
 from gateway.admission.limiter import NOTHING, Decision, Demand, Limit, Used
 from gateway.admission.overdue import Overdue, Release, cures, shortened
 from gateway.admission.prepared import Prepared
@@ -36,7 +35,6 @@ from shared import log, tasks
 ADMIT_TIMEOUT_S: Final = 2.0
 SETTLE_WAIT_S: Final = 0.05
 OVERDUE_WAIT_S: Final = 0.5  # of a request that would be refused because a settlement took longer
-RENEW_S: Final = 5.0
 PROBE_S: Final = 0.5  # while Postgres is away
 DEBIT_TIMEOUT_S: Final = 2.0
 DRAIN_S: Final = 3.0
@@ -77,7 +75,7 @@ class PgLimiter:
         self._settlements = Lanes(pool, 1)
         self._settling = Settling(self._settlements)
         self._overdue = Overdue()
-        self._leases = Leases(pool, gateway_id, DatabaseClock(pool, now_us))
+        self._leases = Leases(pool, gateway_id, now_us)
         self._now_us = now_us
         self._answered_us = now_us()  # when Postgres last answered
         self._grace = Grace(now_us, budget_s=budget_grace_s)
