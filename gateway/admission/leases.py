@@ -1,8 +1,9 @@
 """The open requests of this gateway and the rows of `inflight` that stand for them.
 
-A row lives as long as its lease, which this module renews. When a crash of Postgres has emptied the table (recognized
-by a new epoch), the rows of what is still open are written again, once; so are those of requests that were admitted
-while Postgres was away. A gateway that was killed renews nothing, so its rows expire.
+A row counts as long as its lease, which this module renews. A gateway that was killed renews nothing, so its rows
+lapse; one that was only cut off finds them lapsed, and its renewal makes them count again. When a crash of Postgres has
+emptied the table (recognized by a new epoch), the rows of what is still open are written again, once; so are those of
+requests that were admitted while Postgres was away.
 """
 
 import uuid
@@ -24,7 +25,7 @@ EXPIRE_ROWS_MAX: Final = 1_000
 
 _RENEW = "SELECT *, clock_us() AS now_us FROM renew($1, $2, $3)"
 _RESTORE = "SELECT restore($1, $2, $3, $4, $5, $6, $7, $8, $9)"
-_EXPIRE = "SELECT expire_leases($1)"
+_EXPIRE = "SELECT expire_leases($1) AS lapsed"
 
 
 @dataclass(slots=True)
@@ -65,7 +66,9 @@ class Leases:
         [row] = await pools.fetch(self._pool, _RENEW, self._gateway_id, written, LEASE_MS, timeout_s=TIMEOUT_S)
         await self._clock.observe(row["now_us"])
         await self._restore(row["epoch"])
-        await pools.fetch(self._pool, _EXPIRE, EXPIRE_ROWS_MAX, timeout_s=TIMEOUT_S)
+        [expired] = await pools.fetch(self._pool, _EXPIRE, EXPIRE_ROWS_MAX, timeout_s=TIMEOUT_S)
+        if expired["lapsed"]:
+            self._log.warning("limiter.leases_lapsed", requests=expired["lapsed"])
         return row["gateways"]
 
     async def _restore(self, epoch: int) -> None:

@@ -1,9 +1,9 @@
 """The limiter that is exact over any number of gateways: buckets, caps, budgets and reservations are in Postgres.
 
 An admission takes one round trip, unless a late settlement would refuse it (`overdue`); starts and settlements are
-written in batches. While Postgres cannot decide, this gateway's local share does (`grace`). Every admission ends in
-exactly one refund: by `settle`, by the ledger, or, when this process dies, by its lease, which then expires. Postgres's
-clock decides, never this process's.
+written in batches. While Postgres cannot decide, this gateway's local share does (`grace`). Every admission is closed
+exactly once, by `settle` or by the ledger, and its buckets then lack what it used, whether or not its lease had run out
+meanwhile. Postgres's clock decides, never this process's.
 """
 
 import asyncio
