@@ -105,8 +105,6 @@ def _later(demand: Demand, verdict: Verdict, releases: Sequence[Release]) -> Ver
 
 
 def _held_after(caps: Sequence[Cap], held: Sequence[int], releases: Sequence[Release]) -> tuple[int, ...]:
-    """Postgres counts no further than just above what is allowed, so a count above it is left as it is."""
     return tuple(
-        count if count > cap.allowed else max(count - sum(release.amount(cap) for release in releases), 0)
-        for cap, count in zip(caps, held, strict=True)
+        max(count - sum(release.amount(cap) for release in releases), 0) for cap, count in zip(caps, held, strict=True)
     )
