@@ -1,15 +1,17 @@
 """Every NATS subject, stream, consumer and bucket, as functions. No other module spells one.
 
-Ids that reach a subject are ours and match `TOKEN`; a client's text never gets here.
+Ids that reach a subject are ours and match `TOKEN`; a client's text never gets here. The client's library is imported
+by the streams' functions alone: `forebay up` needs the names, and everything waits for it to start.
 """
 
 import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
-from nats.js import api
+if TYPE_CHECKING:
+    from nats.js import api
 
 JOBS_MSGS_MAX = 20_000
 JOBS_BYTES_MAX = 128 * 1024 * 1024  # reserved of the server's max_mem at creation, per pool and tier
@@ -94,12 +96,14 @@ def jobs_stream_name(pool: str, tier: int) -> str:
     return f"JOBS_{token(pool)}_{tier}"
 
 
-def jobs_stream(pool: str, tier: int) -> api.StreamConfig:
+def jobs_stream(pool: str, tier: int) -> "api.StreamConfig":
     """The bounded queue of one pool and tier. Each job that it stores goes to one worker with room as well, to wake it.
 
     `first_seq` is the time in microseconds, so that a sequence number from before a server restart (memory
     streams come back empty) can never name another request's job.
     """
+    from nats.js import api  # noqa: PLC0415 - see the module's docstring
+
     return api.StreamConfig(
         name=jobs_stream_name(pool, tier),
         subjects=[job_filter(pool, tier)],
@@ -117,7 +121,9 @@ def jobs_stream(pool: str, tier: int) -> api.StreamConfig:
     )
 
 
-def usage_stream() -> api.StreamConfig:
+def usage_stream() -> "api.StreamConfig":
+    from nats.js import api  # noqa: PLC0415 - see the module's docstring
+
     return api.StreamConfig(
         name=USAGE_STREAM,
         subjects=[USAGE_SUBJECT],
@@ -129,7 +135,9 @@ def usage_stream() -> api.StreamConfig:
     )
 
 
-def usage_consumer() -> api.ConsumerConfig:
+def usage_consumer() -> "api.ConsumerConfig":
+    from nats.js import api  # noqa: PLC0415 - see the module's docstring
+
     return api.ConsumerConfig(
         durable_name=USAGE_CONSUMER,
         ack_policy=api.AckPolicy.EXPLICIT,
@@ -139,7 +147,9 @@ def usage_consumer() -> api.ConsumerConfig:
     )
 
 
-def card_bucket() -> api.ObjectStoreConfig:
+def card_bucket() -> "api.ObjectStoreConfig":
+    from nats.js import api  # noqa: PLC0415 - see the module's docstring
+
     return api.ObjectStoreConfig(
         bucket=CARD_BUCKET, max_bytes=CARD_BUCKET_BYTES_MAX, storage=api.StorageType.FILE, description="model cards"
     )

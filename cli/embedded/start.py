@@ -1,9 +1,11 @@
 """The start of the whole stack, step by step: NATS, workers, Postgres, schema, demo tenants, then gateways.
 
-Only wiring: each step is carried out by its own module.
+Only wiring: each step is carried out by its own module. Loading a model takes longest, so nothing that a worker can do
+without keeps it from starting: it needs NATS when it has loaded, and no database.
 """
 
 import asyncio
+import importlib
 import shlex
 import sysconfig
 from collections.abc import Mapping
@@ -14,6 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from cli.embedded import demo, nats, ports, postgres, stack
+from cli.embedded.child import Child
 from cli.embedded.directory import DataDirectory, Secrets
 from cli.embedded.settings import UpSettings
 from cli.embedded.stack import Urls
@@ -34,12 +37,12 @@ class Start:
     async def __call__(self, supervisor: Supervisor) -> None:
         stack.check_ports(self.settings)
         secrets = self.directory.load_secrets(nats.ROLES)
-        with self.terminal.spinner("starting NATS"):
-            nats_urls = await self._nats(supervisor, secrets)
+        nats_server, nats_urls = await self._nats(supervisor, secrets)
         workers = stack.workers(self.settings, self.directory, self.environ, nats_urls)
-        await supervisor.start(workers)  # first, since loading a model takes longest and needs no database
-        with self.terminal.spinner("starting Postgres"):
+        await supervisor.start(workers)
+        with self.terminal.spinner("starting NATS and Postgres"):
             owner_url, gateway_url = await self._postgres(supervisor, secrets)
+            await self._nats_listens(supervisor, nats_server)
         urls = Urls(postgres=owner_url, gateway_postgres=gateway_url, nats=nats_urls)
         with self.terminal.spinner("preparing the database"):
             keys = await self._database(urls, secrets)
@@ -62,22 +65,29 @@ class Start:
         await asyncio.to_thread(postgres.ensure_cluster, self.directory, secrets, self.terminal.say)
         child = postgres.child(self.directory, port)
         await supervisor.start([child])
+        for name in ("gateway.db.migrate", "gateway.db.seed"):  # what `_database` needs, while the server starts
+            importlib.import_module(name)
         await supervisor.until(child, postgres.wait_ready(superuser_url))
         await postgres.ensure_database(superuser_url, secrets.forebay)
         self.terminal.say(f"  postgres     {child.address}")
         return owner_url, gateway_url
 
-    async def _nats(self, supervisor: Supervisor, secrets: Secrets) -> dict[str, str]:
+    async def _nats(self, supervisor: Supervisor, secrets: Secrets) -> tuple[Child | None, dict[str, str]]:
+        """The server, started but perhaps not listening yet, if it is ours; and the URLs by role."""
         outside = self.settings.nats_url
         if outside is not None and not stack.is_ours(outside.reveal(), secrets):
             self.terminal.say("  nats         not started here: FOREBAY_NATS_URL is set in this shell")
-            return dict.fromkeys(nats.ROLES, outside.reveal())
+            return None, dict.fromkeys(nats.ROLES, outside.reveal())
         port = ports.pick(self._port_before("FOREBAY_NATS_URL", secrets))
         child = nats.child(self.directory, port, secrets)
         await supervisor.start([child])
-        await supervisor.until(child, ports.wait_listening(port, nats.READY_SECONDS_MAX))
-        self.terminal.say(f"  nats         {child.address}")
-        return stack.nats_urls(secrets, port)
+        return child, stack.nats_urls(secrets, port)
+
+    async def _nats_listens(self, supervisor: Supervisor, child: Child | None) -> None:
+        if child is not None:
+            port = int(child.address.rpartition(":")[2])
+            await supervisor.until(child, ports.wait_listening(port, nats.READY_SECONDS_MAX))
+            self.terminal.say(f"  nats         {child.address}")
 
     async def _database(self, urls: Urls, secrets: Secrets) -> dict[str, str]:
         """Schema, the gateways' account and demo tenants; the demo keys, made at the first start."""

@@ -57,6 +57,7 @@ def test_a_flag_has_an_opposite_only_where_leaving_it_out_means_a_third_thing(
     [
         ("cli.main, cli.worker, worker.app", "litestar sqlalchemy torch"),
         ("cli.main, cli.gateway, gateway.app", "torch triton"),
+        ("cli.main, cli.up, gateway.db.migrate, gateway.db.seed", "nats litestar torch"),
     ],
 )
 def test_a_program_starts_without_the_other_one_s_libraries(program: str, never: str) -> None:
