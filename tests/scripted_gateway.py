@@ -90,7 +90,7 @@ class ScriptedLimiter:
         self.settled: list[tuple[uuid.UUID, int]] = []
         self.hold: asyncio.Event | None = None
 
-    def refuses(self, limits: tuple[Limit, ...]) -> Decision | None:
+    def refuses(self, limits: tuple[Limit, ...], tokens_max: int) -> Decision | None:
         return None
 
     async def admit(self, demand: Demand) -> Decision:

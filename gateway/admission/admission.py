@@ -76,7 +76,8 @@ class Admission:
         """
         model, pool = self._find(principal, generation.model)
         entitlement = self._entitlements.of(principal, model)
-        if known := self._limiter.refuses(entitlement.limits):
+        tokens_max = max(len(generation.prompts), 1) * generation.n * entitlement.sizes.context_max
+        if known := self._limiter.refuses(entitlement.limits, tokens_max):
             raise self._refusal(known, 1)
         _check_ids(generation, model.card.vocab_size)
         prompts = await model.encoder.encode(generation)

@@ -121,9 +121,9 @@ class Limiter(Protocol):
         """
         ...
 
-    def refuses(self, limits: tuple[Limit, ...]) -> Decision | None:
-        """The refusal that `admit` would give to any request under these limits, if it is known without asking
-        Postgres. Another limit may impose a longer wait. Never blocks.
+    def refuses(self, limits: tuple[Limit, ...], tokens_max: int) -> Decision | None:
+        """The refusal that `admit` would give to a request of at most `tokens_max` tokens under these limits, if it is
+        known without asking Postgres. Never blocks.
         """
         ...
 

@@ -119,8 +119,8 @@ class PgLimiter:
         """Given up for lack of memory: what their requests reserved comes back when their leases end."""
         return self._settling.dropped_total
 
-    def refuses(self, limits: tuple[Limit, ...]) -> Decision | None:
-        return None if self._grace.active else self._refusal_cache.find(limits, self._now_us())
+    def refuses(self, limits: tuple[Limit, ...], tokens_max: int) -> Decision | None:
+        return None if self._grace.active else self._refusal_cache.find(limits, tokens_max, self._now_us())
 
     def may_grant(self, limits: tuple[Limit, ...]) -> bool:
         """Whether requests under these limits can be admitted now, or will be as soon as a share has filled."""

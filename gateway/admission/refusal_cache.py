@@ -2,10 +2,10 @@
 tokenization nor a round trip to Postgres.
 
 Every request takes exactly one from such a bucket. So until the time that a refusal named, every other request under
-the same limits is refused too. A refusal is cached only if no other limit can make a larger request wait longer: then
-the time that is told is true for all. Pure; the time is passed in. Invariant: a cached refusal is the one that was
-decided, less the time that has passed. Nothing is cached for longer than KEPT_US, since other gateways refund requests
-and limits change.
+the same limits is refused too. One whose tokens, or a budget, could make it wait longer than that is none of its
+business: the time that is told must be true. Pure; the time is passed in. Invariant: a cached refusal is the one that
+was decided, less the time that has passed. Nothing is cached for longer than KEPT_US, since other gateways refund
+requests and limits change.
 """
 
 from typing import Final
@@ -33,7 +33,7 @@ class RefusalCache:
         """Remember that a request under these limits was refused."""
         if decision.refused_by != "requests" or decision.retry_after_ms is None:
             return
-        if _may_wait_longer(limits, decision.states, decision.retry_after_ms):
+        if any(limit.metric in BUDGETS and limit.enforced for limit in limits):  # it may refuse until its period ends
             return
         if len(self._refusals) >= REFUSALS_MAX:
             self._refusals.clear()
@@ -43,8 +43,8 @@ class RefusalCache:
         """Forget everything: a request was refunded."""
         self._refusals.clear()
 
-    def find(self, limits: tuple[Limit, ...], now_us: int) -> Decision | None:
-        """The refusal of any request under these limits, if one is cached."""
+    def find(self, limits: tuple[Limit, ...], tokens_max: int, now_us: int) -> Decision | None:
+        """The refusal of a request of at most `tokens_max` tokens under these limits, if one is cached."""
         refusal = self._refusals.get(limits) if self._refusals else None
         if refusal is None:
             return None
@@ -53,6 +53,9 @@ class RefusalCache:
             return None
         decision, gone_ms = refusal.decision, (now_us - refusal.at_us) // 1_000
         assert decision.refused is not None
+        assert decision.retry_after_ms is not None
+        if any(_will_lack(state, tokens_max, decision.retry_after_ms) for state in decision.states):
+            return None
         return replace(
             decision,
             refused=_later(decision.refused, gone_ms),
@@ -61,10 +64,11 @@ class RefusalCache:
         )
 
 
-def _may_wait_longer(limits: tuple[Limit, ...], states: tuple[LimitState, ...], wait_ms: int) -> bool:
-    """Whether another bucket is not full by then, or there is a budget, which would make wait until its period ends."""
-    full = all(state.reset_ms <= wait_ms for state in states if state.metric == "tokens")
-    return not full or any(limit.metric in BUDGETS and limit.enforced for limit in limits)
+def _will_lack(state: LimitState, tokens_max: int, wait_ms: int) -> bool:
+    """Whether a bucket of tokens will not hold so many, or all that it can hold, after the wait."""
+    if state.metric != "tokens" or state.burst is None:
+        return False
+    return state.remaining + state.limit * wait_ms // 60_000 < min(tokens_max, state.burst)
 
 
 def _later(state: LimitState, gone_ms: int) -> LimitState:

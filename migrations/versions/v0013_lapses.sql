@@ -10,7 +10,7 @@
 -- As in 0012, but that a bucket of which less is taken than was used is charged the difference: as if it had been taken
 -- when the bucket was last written, so this needs no clock either. A debt goes no deeper than one burst.
 CREATE OR REPLACE FUNCTION settle(p_requests uuid[], p_tokens_used bigint[], p_costs_micro bigint[]) RETURNS integer
-    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     open_requests uuid[];
     tokens_used   bigint[];
@@ -67,7 +67,7 @@ END $$;
 -- worker has started. Delete what nobody will close any more: lapsed ones long after any request has ended, and settled
 -- ones whose bill never came. Returns how many lapsed.
 CREATE OR REPLACE FUNCTION expire_leases(p_rows_max integer) RETURNS integer
-    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     now_at       timestamptz := lease_now();
     ended        uuid[];

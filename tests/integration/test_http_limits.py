@@ -158,7 +158,7 @@ async def test_a_refusal_from_memory_counts_shadow_limits_as_the_one_that_it_rem
         allow(gateway, *limits)
         assert (await gateway.post(CHAT, ASK)).status == 200
         assert (await gateway.post(CHAT, ASK)).status == 429
-        assert limiter.refuses(limits) is not None
+        assert limiter.refuses(limits, 980) is not None
         assert (await gateway.post(CHAT, ASK)).status == 429
         told = gateway.services.metrics.exposition().decode()
         assert 'forebay_limits_reached_total{metric="requests",mode="enforce"} 2.0' in told

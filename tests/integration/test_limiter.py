@@ -344,21 +344,22 @@ async def test_an_empty_bucket_of_requests_is_known_until_one_comes_back(pool: a
     first, second = demand(*limits), demand(*limits)
     now_us = 0  # by which it remembers: Postgres' own clock runs
     async with PgLimiter(pool, gateway_id="gw", now_us=lambda: now_us) as limiter:
-        assert limiter.refuses(limits) is None
+        assert limiter.refuses(limits, 980) is None
         await limiter.admit(first)
         await limiter.admit(second)
-        assert limiter.refuses(limits) is None
+        assert limiter.refuses(limits, 980) is None
         refused = await limiter.admit(demand(*limits))
-        assert limiter.refuses(limits) == refused
+        assert limiter.refuses(limits, 980) == refused
+        assert limiter.refuses(limits, 1_000) is None  # whose tokens would make it wait longer
         limiter.started(first.request_id)
         await settle(limiter, first.request_id, 5)
-        assert limiter.refuses(limits) == refused
+        assert limiter.refuses(limits, 980) == refused
         await settle(limiter, second.request_id, 0)  # never started: its place comes back
-        assert limiter.refuses(limits) is None
+        assert limiter.refuses(limits, 980) is None
         assert (await limiter.admit(demand(*limits))).refused is None
         await limiter.admit(demand(*limits))
         now_us = 60_000_000
-        assert limiter.refuses(limits) is None
+        assert limiter.refuses(limits, 980) is None
 
 
 async def test_buckets_fill_again_after_the_clock_of_postgres_was_set_back(
