@@ -113,7 +113,7 @@ class DecodeSteps:
             whole.context_lens[:size],
             whole.block_tables[:size],
         )
-        step = step_of(batch, batch_rows, self._sample_rows[:size])
+        step = step_of(batch, batch_rows, self._sample_rows[:size], decodes=size)
         step.queries_max, step.logits = 1, self._logits[:size]
 
         def run() -> Tensor:

@@ -92,8 +92,8 @@ class DeviceRows:
         return self._staging.up(sample_of)
 
 
-def step_of(batch: PreparedBatch, batch_rows: BatchRows, sample_rows: Tensor) -> StepTensors:
-    """What a decoder takes; sample_rows: [samples] int64."""
+def step_of(batch: PreparedBatch, batch_rows: BatchRows, sample_rows: Tensor, *, decodes: int) -> StepTensors:
+    """What a decoder takes; sample_rows: [samples] int64; decodes: as in `Batch`."""
     return StepTensors(
         ids=batch.ids,
         positions=batch.positions,
@@ -102,4 +102,5 @@ def step_of(batch: PreparedBatch, batch_rows: BatchRows, sample_rows: Tensor) ->
         context_lens=batch.context_lens,
         block_tables=batch.block_tables,
         sample_rows=sample_rows,
+        decodes=decodes,
     )

@@ -142,7 +142,7 @@ class GraphRunner:
         batch_rows = BatchRows(up(batch.rows), up(batch.query_start), up(given(batch.ids)))
         prepared = PreparedBatch.of(len(batch.ids), len(batch.rows), self._blocks_max, self._staging.device)
         self._rows.prepare(batch_rows, prepared)
-        return batch_rows, self._forward(step_of(prepared, batch_rows, up(batch.sample_rows)))
+        return batch_rows, self._forward(step_of(prepared, batch_rows, up(batch.sample_rows), decodes=batch.decodes))
 
     def _forward(self, step: StepTensors) -> Tensor:
         return self._decoder.forward(replace(step, scratch=self._scratch), self._pool)
