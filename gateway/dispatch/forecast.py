@@ -72,11 +72,11 @@ class _Pool:
         if load.prompt_tokens_per_s > 0:
             self.prompt_tokens_per_s += load.prompt_tokens_per_s
             self.measured += 1
-        if running:
+        if counted:
             self.tokens += held * less_urgent / counted
             if load.step_s > 0 and load.output_tokens_mean > 0:
                 share = max(1 - more_urgent / counted, load.floor_share)
-                self.finishing_per_s += share * running / (load.step_s * load.output_tokens_mean)
+                self.finishing_per_s += share * counted / (load.step_s * load.output_tokens_mean)  # others took over
 
     def room_s(self, wanted: Work) -> float | None:
         """Seconds until there is room for `wanted`. None if there is no room and nothing was measured that could

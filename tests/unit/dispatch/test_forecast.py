@@ -78,6 +78,11 @@ def test_what_has_ended_since_the_last_beat_holds_no_room() -> None:
     assert forecast([Member(alone, Work(0, -1), 1)], tier=0, ahead=NOTHING, own=Work(1, 1, 850)) == Forecast(0.0, 0.85)
 
 
+def test_places_are_freed_as_fast_as_ever_when_others_have_taken_over_since_the_last_beat() -> None:
+    found = forecast([Member(running((0, 10)), NOTHING, 10)], tier=0, ahead=NOTHING, own=ONE)
+    assert found == Forecast(0.2, 0.1)
+
+
 def test_less_urgent_sequences_give_way() -> None:
     assert told(running((2, 10)), tier=0) == Forecast(0.0, 0.1)
     assert told(running((2, 10), tokens_free=0, tokens_held=5_000), tier=0) == Forecast(0.0, 0.1)
