@@ -59,78 +59,12 @@ CREATE OR REPLACE FUNCTION restore(
     ON CONFLICT DO NOTHING
 $$;
 
--- As in 0008 but for the time.
-CREATE OR REPLACE FUNCTION expire_leases(p_rows_max integer) RETURNS integer
-    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
-DECLARE
-    now_at   timestamptz := lease_now();
-    victims  uuid[];
-    nothing  bigint[];
-    refunded integer;
-BEGIN
-    SELECT coalesce(array_agg(v.request_id), '{}'), array_agg(0::bigint) INTO victims, nothing
-    FROM (SELECT i.request_id FROM inflight i WHERE i.expires_at < now_at
-          ORDER BY i.request_id LIMIT p_rows_max FOR UPDATE SKIP LOCKED) AS v;
-    refunded := settle(victims, nothing, nothing);
-    DELETE FROM inflight i WHERE i.request_id = ANY (victims);
-    RETURN refunded;
-END $$;
-
--- As in 0011 but for the time: a day from the end of its lease.
-CREATE OR REPLACE FUNCTION settle(p_requests uuid[], p_tokens_used bigint[], p_costs_micro bigint[]) RETURNS integer
-    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
-DECLARE
-    open_requests uuid[];
-    tokens_used   bigint[];
-    costs_micro   bigint[];
-    refund_keys   text[];
-    refunds       bigint[];
-    caps          bigint[];
-BEGIN
-    SELECT coalesce(array_agg(l.request_id ORDER BY l.request_id), '{}'), array_agg(u.tokens ORDER BY l.request_id),
-           array_agg(u.cost_micro ORDER BY l.request_id)
-    INTO open_requests, tokens_used, costs_micro
-    FROM (SELECT i.request_id FROM inflight i
-          WHERE i.request_id = ANY (p_requests) AND i.state <> 'settled' ORDER BY i.request_id FOR UPDATE) AS l
-    JOIN (SELECT a.request_id, greatest(max(a.tokens), 0) AS tokens, greatest(max(a.cost_micro), 0) AS cost_micro
-          FROM unnest(p_requests, p_tokens_used, p_costs_micro) AS a (request_id, tokens, cost_micro)
-          GROUP BY a.request_id) AS u ON u.request_id = l.request_id;
-    IF open_requests = '{}' THEN
-        RETURN 0;
-    END IF;
-    SELECT array_agg(r.key ORDER BY r.key), array_agg(least(r.amount, 2 * r.burst)::bigint ORDER BY r.key),
-           array_agg(r.burst ORDER BY r.key)
-    INTO refund_keys, refunds, caps
-    FROM (
-        SELECT b.key, max(b.burst) AS burst,
-               sum(CASE WHEN b.key NOT LIKE '%/requests' THEN coalesce(b.amount, i.tokens) - least(i.tokens, u.tokens)
-                        WHEN i.state = 'queued' AND u.tokens = 0 THEN b.amount
-                        ELSE 0 END) AS amount
-        FROM unnest(open_requests, tokens_used) AS u (request_id, tokens)
-        JOIN inflight i ON i.request_id = u.request_id
-        CROSS JOIN LATERAL unnest(i.keys, i.bursts, i.amounts) AS b (key, burst, amount)
-        GROUP BY b.key) AS r
-    WHERE r.amount > 0;
-    IF 0 = ANY (tokens_used) THEN
-        DELETE FROM inflight i USING unnest(open_requests, tokens_used) AS u (request_id, tokens)
-        WHERE i.request_id = u.request_id AND i.state = 'queued' AND u.tokens = 0;
-    END IF;
-    UPDATE inflight i
-    SET state = 'settled', expires_at = i.expires_at + interval '1 day',
-        tokens = least(i.tokens, u.tokens), cost_micro = least(i.cost_micro, u.cost_micro)
-    FROM unnest(open_requests, tokens_used, costs_micro) AS u (request_id, tokens, cost_micro)
-    WHERE i.request_id = u.request_id;
-    PERFORM FROM limiter_state s WHERE s.key = ANY (refund_keys) ORDER BY s.key FOR UPDATE;
-    UPDATE limiter_state s SET level = greatest(s.level, least(r.cap * 60000000, s.level + r.refund * 60000000))
-    FROM unnest(refund_keys, refunds, caps) AS r (key, refund, cap) WHERE s.key = r.key;
-    RETURN cardinality(open_requests);
-END $$;
-
 -- What one scope holds of each cap and budget, in this order: concurrency, queued requests, queued tokens, tokens of the
 -- day, cost of the month. Read by one statement, so of one moment: of a budget it is what was spent and what requests
 -- hold, and the ledger moves an amount from there to here in one transaction. Without `p_budgets` the last two are not
--- complete. Reads by plain index scans, which mark the entries of dead rows so that the next reader passes over them.
--- Bitmap scans never do: after a burst each admission read all that had come and gone since the last vacuum.
+-- complete. A reservation whose lease has lapsed (0013), at -infinity, holds nothing. Reads by plain index scans, which
+-- mark the entries of dead rows so that the next reader passes over them. Bitmap scans never do: after a burst each
+-- admission read all that had come and gone since the last vacuum.
 CREATE FUNCTION scope_held(
     p_tenant uuid, p_key uuid, p_model uuid, p_by_key boolean, p_by_model boolean, p_budgets boolean, p_now timestamptz,
     p_lease_now timestamptz)
@@ -153,11 +87,12 @@ BEGIN
                 SELECT b.spent FROM budget_state b
                 WHERE p_budgets AND b.scope = scope_is AND b.metric = 'month_cost' AND b.period_start = month), 0)]
         FROM (SELECT i.state, i.tokens, i.cost_micro, i.admitted_at, i.expires_at > p_lease_now AS is_open FROM inflight i
-              WHERE NOT by_index AND i.tenant_id = p_tenant AND i.state <> 'settled'
+              WHERE NOT by_index AND i.tenant_id = p_tenant AND i.state <> 'settled' AND i.expires_at > '-infinity'
                 AND (NOT p_by_key OR i.api_key_id = p_key) AND (NOT p_by_model OR i.model_id = p_model)
               UNION ALL
               SELECT i.state, i.tokens, i.cost_micro, i.admitted_at, i.expires_at > p_lease_now FROM inflight i
-              WHERE by_index AND i.api_key_id = p_key AND i.state <> 'settled' AND (NOT p_by_model OR i.model_id = p_model)
+              WHERE by_index AND i.api_key_id = p_key AND i.state <> 'settled' AND i.expires_at > '-infinity'
+                AND (NOT p_by_model OR i.model_id = p_model)
               UNION ALL
               SELECT i.state, i.tokens, i.cost_micro, i.admitted_at, false FROM inflight i
               WHERE p_budgets AND i.tenant_id = p_tenant AND i.state = 'settled'

@@ -7,7 +7,7 @@
 -- and all of them lock the row first, so each amount is given back once and charged once, in whatever order they come.
 -- Gateways of the version before call the same functions.
 
--- As in 0012, but that a bucket of which less is taken than was used is charged the difference: as if it had been taken
+-- As in 0011, but that a bucket of which less is taken than was used is charged the difference: as if it had been taken
 -- when the bucket was last written, so this needs no clock either. A debt goes no deeper than one burst.
 CREATE OR REPLACE FUNCTION settle(p_requests uuid[], p_tokens_used bigint[], p_costs_micro bigint[]) RETURNS integer
     LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
@@ -106,39 +106,4 @@ BEGIN
         WHERE o.expires_at = '-infinity' AND o.admitted_at < clock_timestamp() - interval '2 hours'
         ORDER BY o.request_id LIMIT p_rows_max FOR UPDATE SKIP LOCKED);
     RETURN lapsed;
-END $$;
-
--- As in 0012, without what has lapsed.
-CREATE OR REPLACE FUNCTION scope_held(
-    p_tenant uuid, p_key uuid, p_model uuid, p_by_key boolean, p_by_model boolean, p_budgets boolean, p_now timestamptz,
-    p_lease_now timestamptz)
-    RETURNS bigint[] LANGUAGE plpgsql AS $$
-DECLARE
-    by_index boolean := p_by_key AND NOT p_budgets; -- the key's, which has no settled rows
-    scope_is text := budget_scope(p_tenant, p_key, p_model, p_by_key, p_by_model);
-    today    timestamptz := budget_start('day_tokens', p_now);
-    month    timestamptz := budget_start('month_cost', p_now);
-BEGIN
-    RETURN (
-        SELECT ARRAY[
-            count(*) FILTER (WHERE r.is_open),
-            count(*) FILTER (WHERE r.is_open AND r.state = 'queued'),
-            coalesce(sum(r.tokens) FILTER (WHERE r.is_open AND r.state = 'queued'), 0)::bigint,
-            coalesce(sum(r.tokens) FILTER (WHERE r.admitted_at >= today), 0)::bigint + coalesce((
-                SELECT b.spent FROM budget_state b
-                WHERE p_budgets AND b.scope = scope_is AND b.metric = 'day_tokens' AND b.period_start = today), 0),
-            coalesce(sum(r.cost_micro) FILTER (WHERE r.admitted_at >= month), 0)::bigint + coalesce((
-                SELECT b.spent FROM budget_state b
-                WHERE p_budgets AND b.scope = scope_is AND b.metric = 'month_cost' AND b.period_start = month), 0)]
-        FROM (SELECT i.state, i.tokens, i.cost_micro, i.admitted_at, i.expires_at > p_lease_now AS is_open FROM inflight i
-              WHERE NOT by_index AND i.tenant_id = p_tenant AND i.state <> 'settled' AND i.expires_at > '-infinity'
-                AND (NOT p_by_key OR i.api_key_id = p_key) AND (NOT p_by_model OR i.model_id = p_model)
-              UNION ALL
-              SELECT i.state, i.tokens, i.cost_micro, i.admitted_at, i.expires_at > p_lease_now FROM inflight i
-              WHERE by_index AND i.api_key_id = p_key AND i.state <> 'settled' AND i.expires_at > '-infinity'
-                AND (NOT p_by_model OR i.model_id = p_model)
-              UNION ALL
-              SELECT i.state, i.tokens, i.cost_micro, i.admitted_at, false FROM inflight i
-              WHERE p_budgets AND i.tenant_id = p_tenant AND i.state = 'settled'
-                AND (NOT p_by_key OR i.api_key_id = p_key) AND (NOT p_by_model OR i.model_id = p_model)) AS r);
 END $$;

@@ -2,7 +2,6 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
 
 import msgspec
 import openai
@@ -12,24 +11,11 @@ from gateway.admission.limiter import Decision, LimitState
 from gateway.errors import DeadlineExceeded, GatewayError, QueueFull, Unavailable, WorkerLost
 from shared import wire
 from tests.demands import limit
-from tests.scripted_gateway import AUTH, KEY, Caller, Play, ScriptedGateway, eventually, scripted_gateway
+from tests.scripted_gateway import AUTH, KEY, Caller, Play, ScriptedGateway, eventually
 from tests.tiny_model import CONTEXT, MODEL, MODEL_ID, chat_prompt_tokens
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}
-
-
-@pytest.fixture
-async def gateway() -> AsyncIterator[ScriptedGateway]:
-    async with scripted_gateway() as running:
-        yield running
-        await running.check_settled()
-
-
-@pytest.fixture
-async def client(gateway: ScriptedGateway) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=gateway.base + "/v1", api_key=KEY, max_retries=0) as connected:
-        yield connected
 
 
 async def test_the_first_token_comes_with_the_first_event(gateway: ScriptedGateway) -> None:

@@ -74,7 +74,7 @@ class Batch:
     rows: NDArray[np.int32]  # [sequences] unique while a sequence runs, from 0: devices identify it by this
     sample_rows: NDArray[np.int64]  # [samples] packed indices of the tokens whose logits are sampled
     samples: list[SampleParams]  # [samples]
-    decodes: int = 0  # how many sequences, the first ones, compute a token they generated; others, even one of a prompt
+    decodes: int = 0  # how many sequences, the first ones, compute a token they generated, the others prompts
 
 
 @dataclass(slots=True, frozen=True)

@@ -29,7 +29,7 @@ class StepTensors:
     context_lens: Tensor  # [sequences] int32
     block_tables: Tensor  # [sequences, blocks_max] int32
     sample_rows: Tensor  # [samples] int64
-    decodes: int = 0  # how many sequences, the first ones, compute a token they generated; others, even one of a prompt
+    decodes: int = 0  # how many sequences, the first ones, compute a token they generated, the others prompts
     queries_max: int | None = None  # an upper bound on the tokens of one sequence, if known
     scratch: AttentionScratch | None = None  # for long contexts; without it each layer allocates its own
     logits: Tensor | None = (

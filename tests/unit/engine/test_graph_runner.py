@@ -98,6 +98,7 @@ def test_a_step_with_a_prompt_is_not_replayed(runner, graphs):
 
 def test_a_row_that_is_not_sampled_may_decode_too(runner, plain):
     """The last chunk of a prompt but one can have a single token."""
+    runner.submit(decodes(runner, 3)).result()  # of the same size, with longer contexts
     parts = [(PROMPT[:1], 0, [1], None), (PROMPT[3:4], 0, [2], greedy(1)), (PROMPT[5:6], 0, [3], greedy(1))]
     assert runner.submit(batch_of(runner, parts)).result().ids == plain.submit(batch_of(plain, parts)).result().ids
 
